@@ -166,7 +166,7 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
     inputs = (
         [str(i) for i in range(n_inputs)]
         if input_names is None
-        else _used(transformer, list(map(str, input_names)))
+        else _used_inputs(transformer, list(map(str, input_names)))
     )
     try:
         names = [str(name) for name in transformer.get_feature_names_out()]
@@ -177,7 +177,7 @@ def read_transformer(content: bytes, *, n_names: int | None = None) -> Transform
                 ' Make a FunctionTransformer with feature_names_out="one-to-one"'
             ) from error
         names = [str(i) for i in range(n_names)]
-    texts = sorted(_texts(transformer, inputs), key=inputs.index)
+    texts = sorted(_text_inputs(transformer, inputs), key=inputs.index)
     return Transformer(
         inputs,
         names,
@@ -193,11 +193,11 @@ def _name(transformer: Any) -> str:
     return " and ".join(map(_name, steps)) if steps else type(transformer).__name__
 
 
-def _used(transformer: Any, inputs: Sequence[str]) -> list[str]:
+def _used_inputs(transformer: Any, inputs: Sequence[str]) -> list[str]:
     """Return the columns that a transformer uses; a ColumnTransformer may drop some."""
     # only the first step of a pipeline gets the table's columns
     for _, first in getattr(transformer, "steps", ())[:1]:
-        return _used(first, inputs)
+        return _used_inputs(first, inputs)
     if not hasattr(transformer, "transformers_"):
         return list(inputs)
     used: set[str] = set()
@@ -209,24 +209,22 @@ def _used(transformer: Any, inputs: Sequence[str]) -> list[str]:
     return [name for name in inputs if name in used]
 
 
-def _texts(transformer: Any, inputs: Sequence[str]) -> set[str]:
+def _text_inputs(transformer: Any, inputs: Sequence[str]) -> set[str]:
     """Return the inputs whose categories are text, in a transformer or its parts.
 
     They must be read as text: as numbers, codes such as 01067 would lose their zeros.
     """
     inputs = list(getattr(transformer, "feature_names_in_", inputs))
     categories = getattr(transformer, "categories_", ())
-    texts = {
-        name
-        # lists of categories and inputs are in the same order only if there is a list
-        # for each input
-        for name, levels in zip(inputs, categories, strict=False)
-        if len(categories) == len(inputs)
-        and any(isinstance(level, str) for level in levels)
-    }
+    texts = set()
+    # lists of categories are in the order of the inputs only if each input has one
+    if len(categories) == len(inputs):
+        for name, levels in zip(inputs, categories, strict=True):
+            if any(isinstance(level, str) for level in levels):
+                texts.add(name)
     for parts in ("steps", "transformers_", "transformer_list"):
         for part in getattr(transformer, parts, ()):
-            texts |= _texts(part[1], inputs)
+            texts |= _text_inputs(part[1], inputs)
     return texts
 
 
@@ -280,16 +278,15 @@ def _load(file: str) -> Any:
 
 def _tell_versions(caught: Sequence[warnings.WarningMessage]) -> None:
     """Log once if other versions of scikit-learn wrote a transformer and read it."""
-    words = (
-        "the transformer was fitted by scikit-learn %s, and this is %s: compare its"
-        " figures, or fit it again"
-    )
-    for message in (warning.message for warning in caught):
-        if (
-            old_version := getattr(message, "original_sklearn_version", None)
-        ) is not None:
+    for warning in caught:
+        # known by its attributes, since only estimators may import scikit-learn
+        facts = vars(warning.message)
+        if "original_sklearn_version" in facts:
             _log.warning(
-                words, old_version, getattr(message, "current_sklearn_version", None)
+                "the transformer was fitted by scikit-learn %s, and this is %s: compare"
+                " its figures, or fit it again",
+                facts["original_sklearn_version"],
+                facts["current_sklearn_version"],
             )
             return
 
