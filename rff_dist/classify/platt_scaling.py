@@ -95,10 +95,11 @@ class _Posterior:
 
     def __call__(self, parameters: FloatArray) -> tuple[float, FloatArray]:
         logits = parameters[0] * self._scores + np.append(0.0, parameters[1:])
-        losses, by_logit = softmax.log_loss(logits, self._targets)
-        by_logit *= self._weights[:, np.newaxis]
-        by_slope = (by_logit * self._scores).sum()
-        gradient = np.append(by_slope, by_logit[:, 1:].sum(axis=0))
+        losses, derivatives = softmax.log_loss(logits, self._targets)
+        derivatives *= self._weights[:, np.newaxis]
+        # by the chain rule, as a logit is slope·score + intercept
+        slope_derivative = (derivatives * self._scores).sum()
+        gradient = np.append(slope_derivative, derivatives[:, 1:].sum(axis=0))
         # the prior is on all intercepts minus their mean; the first one is 0
         mean = parameters[1:].sum() / logits.shape[1]
         prior_gradient = (parameters[1:] - mean) / self._n_observations

@@ -42,10 +42,9 @@ def marks_of(attributes: Facts, dtype: AnyDType, *more: Any) -> AnyArray:
     They come from a variable's attributes and from `more`. A value that the dtype
     cannot hold marks no cell, and is left out.
     """
-    named = [*more]
-    named += [value for key, value in attributes.items() if MARKS.fullmatch(key)]
+    values = [value for key, value in attributes.items() if MARKS.fullmatch(key)]
     numbers: list[Any] = []
-    for value in named:
+    for value in [*values, *more]:
         for element in np.ravel(np.array(value, object)):
             number = _number(element)
             if isinstance(number, Real) and number == number:  # not NaN
@@ -139,7 +138,8 @@ def mappings_of(attributes: Sequence[Facts]) -> set[str]:
 
 
 def reference_of(attributes: Sequence[Facts]) -> dict[str, str]:
-    """Return the one coordinate reference system that all attributes describe.
+    """Return the one coordinate reference system that all attributes describe: the
+    texts of these attributes, by their names.
 
     Raises DataError if they differ.
     """
@@ -155,11 +155,11 @@ def reference_of(attributes: Sequence[Facts]) -> dict[str, str]:
             epsg = _EPSG.search(system)
             if epsg is not None:
                 system = f"EPSG:{epsg[1]}"
-            known = reference.setdefault(key, system)
-            if known != system:
+            if reference.get(key, system) != system:
                 raise DataError(
                     f"there are several coordinate reference systems: {key!r} is"
-                    f" {known[:60]!r} and {system[:60]!r}; expected one, for training"
-                    " and prediction too. Reproject to one grid first"
+                    f" {reference[key][:60]!r} and {system[:60]!r}; expected one, for"
+                    " training and prediction too. Reproject to one grid first"
                 )
+            reference[key] = system
     return reference

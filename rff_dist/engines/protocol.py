@@ -241,13 +241,13 @@ def describe_pass(function: object, state: object) -> dict[str, Any]:
     row_bytes = 0
     source = source_of(function)
     if source is not None:
-        n_floats = source.n_targets + source.weighted
+        n_floats = source.n_targets + int(source.weighted)
         row_bytes = source.n_features * source.dtype.itemsize + 8 * n_floats
     parts = [value for _, value in _with_digests(state, "state")]
     widths = [part.n_components for part in parts if hasattr(part, "n_components")]
     return {
         "row_bytes": row_bytes,
-        "digest": [str(part.digest()) for part in parts] or None,
+        "digest": list(state_digests(state).values()) or None,
         "n_components": widths[0] if widths else None,
     }
 

@@ -79,6 +79,7 @@ class SpectralKernel(stationary.Stationary):
 
     name = "spectral"
 
+    # written out, since `distribution` comes before the inherited field `length_scale`
     def __init__(self, distribution: Any, length_scale: Any = 1.0) -> None:
         object.__setattr__(self, "distribution", distribution)
         object.__setattr__(self, "length_scale", length_scale)

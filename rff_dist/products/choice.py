@@ -34,8 +34,8 @@ WAYS: Mapping[str, Callable[[], protocol.Products]] = {
 }
 # Operations worth a measurement: half a second of float64; a measurement takes 0.2 s.
 WORTH_MEASURING = 2e10
-# Below this number of components float64 is as fast: to lay a feature out as bytes
-# costs as much as its few products save.
+# Below this number of components float64 is as fast: laying features out as bytes costs
+# as much as their few products save.
 NARROW = 128
 # What a measurement multiplies. A region is a block of Z'Z, with this many components
 # on each side. A tile holds the features of some rows; a panel is the part of a tile
@@ -43,9 +43,11 @@ NARROW = 128
 _REGION = 512
 _ROWS = 1024
 _REPEATS = 3
-# sizes of the self-test: no multiples of vectors' lengths, and more than one strip
+# Sizes of the self-test: no multiples of the length of a processor's vectors. Products
+# that do not lie on the diagonal of Z'Z are of the first components with the others.
 _TEST_ROWS = 521
 _TEST_COMPONENTS = 262
+_FIRST = 256
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Rate:
     products: protocol.Products
     #: Billions of operations per second, counted as those that float64 would need.
     gflops: float
-    #: Seconds to lay out a feature.
+    #: Seconds to lay out one component of one row.
     put_seconds: float
 
     def seconds(self, n_components: int) -> float:
@@ -247,9 +249,9 @@ def _gram(products: protocol.Products, numbers: IntArray) -> FloatArray:
     panel[...] = numbers / protocol.UNITS_PER_ONE
     tile.put(0, rows, panel)
     gram = np.empty((n_components, n_components))
-    region = np.empty((256, n_components - 256))
+    region = np.empty((_FIRST, n_components - _FIRST))
     tile.gram(slice(0, n_components), slice(0, n_components), gram)
-    tile.gram(slice(0, 256), slice(256, n_components), region)
+    tile.gram(slice(0, _FIRST), slice(_FIRST, n_components), region)
     return np.append(gram, region)
 
 

@@ -29,10 +29,10 @@ def paired_interval(
     groups: AnyArray | None = None,
     inflation: float = 1.0,
 ) -> tuple[float, float, float]:
-    """Like the mean of differences and `scipy.stats.ttest_1samp(differences,
-    0).confidence_interval()`.
+    """Return the mean of differences, and the ends of its interval by Student's t.
 
-    Rows may have weights and be in groups.
+    They are as in `scipy.stats.ttest_1samp(differences, 0).confidence_interval()`, but
+    rows may have weights and be in groups.
 
     `differences`: float64 array of shape (n_rows,).
     `weights`: float64 array of shape (n_rows,). 1 by default.
@@ -69,6 +69,7 @@ def mean_with_error(
         return mean, np.inf, n
     # For single rows of equal weight this is s/√n; for groups, it is the cluster-robust
     # error of Cameron & Miller.
+    # divided by a power of 2 near the largest part, so that no square overflows
     scale = exact_sums.scales_near(np.abs(parts).max())
     squares = np.square(parts / scale).sum()
     error = scale * np.sqrt(inflation * n / (n - 1) * squares) / weights.sum()

@@ -95,6 +95,8 @@ class ColumnPlan:
     dtype: AnyDType
     #: whether y holds classes as text
     has_labels: bool
+    # `plan_columns` sees one table; those below are set by `planning`, which sees all
+
     #: rows with at least this value of `time` are held out; see `Holdout.by`
     first_test_value: float = np.nan
     #: column whose values are stored too, so that folds can be cut by time
@@ -188,20 +190,17 @@ def plan_columns(
                 f"`{role}` without `target`; give a target too, or leave it out"
             )
 
-    kinds = {name: kind_of(schema.field(name).type) for name in roles.targets}
-    has_labels = "text" in kinds.values()
-    # None: read as they are
-    kind_to_read: dict[str, str | None] = dict.fromkeys(
-        roles.targets, None if has_labels else "number"
-    )
+    stored_types = {field.name: field.type for field in schema}
+    has_labels = any(kind_of(stored_types[name]) == "text" for name in roles.targets)
+    types = recipe.types_to_read_by(schema, table) if recipe.columns else {}
+    target_kind = None if has_labels else "number"  # None: read as they are
+    for name in roles.targets:
+        types[name] = read_type(stored_types[name], target_kind)
     if roles.weight is not None:
-        kind_to_read[roles.weight] = "number"
+        types[roles.weight] = read_type(stored_types[roles.weight], "number")
     for name in (roles.groups, roles.id):
         if name is not None:
-            kind_to_read[name] = None
-    types = recipe.types_to_read_by(schema, table) if recipe.columns else {}
-    for name, kind in kind_to_read.items():
-        types[name] = read_type(schema.field(name).type, kind)
+            types[name] = read_type(stored_types[name], None)
     dtype = recipe.dtype(schema) if roles.dtype is None else np.dtype(roles.dtype)
     return ColumnPlan(roles, recipe, types, dtype, has_labels)
 
