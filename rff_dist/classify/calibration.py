@@ -128,7 +128,7 @@ def calibrate_rows(
     except SolveError as error:
         logger.warning("no probabilities: %s", error)
         return None
-    rows = blocks.Rows(blocks.Block(0, 0, len(targets)), X, targets)
+    rows = blocks.Rows.in_memory(X, targets)
     with machine.using_threads(machine.available_cores()):
         scores = uncertainty.leave_one_out(rows, predictive, left_out_weights)
     return platt_scaling.fit_calibration(scores, targets, weights, n_observations)

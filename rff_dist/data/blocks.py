@@ -110,6 +110,16 @@ class Rows:
     #: array of shape (n_samples,); else None.
     cells: IndexArray | None = None
 
+    @classmethod
+    def in_memory(
+        cls,
+        X: AnyArray,
+        y: FloatArray | None = None,
+        sample_weight: FloatArray | None = None,
+    ) -> Self:
+        """Return rows that are in memory already, as one block."""
+        return cls(Block(0, 0, len(X)), X, y, sample_weight)
+
     @property
     def weights(self) -> FloatArray:
         """The weight of each row, of shape (n_samples,)."""

@@ -22,7 +22,7 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.data import columns
-from rff_dist.data.blocks import Block, Dataset, Rows
+from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines import events, protocol
 from rff_dist.engines.clock import Clock, Times
 from rff_dist.engines.progress_bar import RichProgress
@@ -265,7 +265,7 @@ class RowsEstimator(BaseEstimator, ABC):
 def _compute_chunk[S](
     compute: Callable[[Rows, S], AnyArray], state: S, X: AnyArray
 ) -> AnyArray:
-    return compute(Rows(Block(0, 0, len(X)), X), state)
+    return compute(Rows.in_memory(X), state)
 
 
 @dataclass(repr=False, eq=False)

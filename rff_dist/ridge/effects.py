@@ -241,7 +241,7 @@ def own_parts(
 
     The shape is (n_samples, n_columns, n_targets).
     """
-    rows = blocks.Rows(blocks.Block(0, 0, len(X)), X)
+    rows = blocks.Rows.in_memory(X)
     feature_map = model.feature_map
     if isinstance(feature_map, nystrom.NystromFeatureMap):
         parts = np.zeros((len(X), len(columns), model.n_targets))
@@ -274,7 +274,7 @@ def variance_shares(
     follow what several columns do together, and twice the covariances. `groups` contain
     every column.
     """
-    rows = blocks.Rows(blocks.Block(0, 0, len(X)), X)
+    rows = blocks.Rows.in_memory(X)
     predicted = predicting.predict_rows(rows, model.linear)
     own = own_parts(model, X, range(model.n_features))
     parts = [own[:, list(group)].sum(axis=1) for group in groups]

@@ -300,8 +300,8 @@ def variance_of_unseen_levels(
             order = np.random.default_rng(column).permutation(len(texts))
             is_unseen = levels_of.never_seen(X, {column: texts})
             known[is_unseen, column] = order[draw % len(texts)]
-        block = blocks.Block(0, 0, len(known))
-        predictions.append(predicting.predict_rows(blocks.Rows(block, known), linear))
+        rows = blocks.Rows.in_memory(known)
+        predictions.append(predicting.predict_rows(rows, linear))
     # + 1: the variance of the mean over these levels, which is the prediction, is added
     among_levels = np.var(predictions, axis=0) * (n_draws + 1) / max(1, n_draws - 1)
     variances[unseen] = among_levels

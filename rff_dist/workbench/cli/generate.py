@@ -84,7 +84,7 @@ def draw_function(
     """
     import numpy as np
 
-    from rff_dist.data.blocks import Block, Rows
+    from rff_dist.data.blocks import Rows
     from rff_dist.features.draw import draw_feature_map
     from rff_dist.fitting.predicting import LinearModel, predict_rows
 
@@ -98,4 +98,4 @@ def draw_function(
     generator = np.random.Generator(np.random.Philox(seeds[1]))
     weights = generator.standard_normal((n_components, 1))
     model = LinearModel(feature_map, weights, np.zeros(1))
-    return lambda X: predict_rows(Rows(Block(0, 0, len(X)), X), model)[:, 0]
+    return lambda X: predict_rows(Rows.in_memory(X), model)[:, 0]

@@ -104,8 +104,7 @@ class ComparisonRows:
 
     @property
     def block(self) -> blocks.Rows:
-        block = blocks.Block(0, 0, len(self.X))
-        return blocks.Rows(block, self.X, self.targets, self.weights)
+        return blocks.Rows.in_memory(self.X, self.targets, self.weights)
 
     @property
     def n_folds(self) -> int:
@@ -177,13 +176,14 @@ class ModelComparison:
         }
 
     def standard_error(self, model: Predictions, measure: str) -> float | None:
-        """Return that of a model's score by a measure; None if it is unknown.
+        """Return the standard error of a model's score by a measure; None if unknown.
 
-        Rows that folds leave out would need a guess of what their models share.
+        It is unknown for R² and the median error, which are no means over rows, and for
+        rows that folds leave out, as their models share training rows.
         """
         losses = self.losses_of(model, measure)
-        is_unknown = "r2" in (measure, self.measure) or measure == "median_error"
-        if losses is None or self.rows.origin != "test" or is_unknown:
+        is_mean = measure != "median_error" and "r2" not in (measure, self.measure)
+        if losses is None or self.rows.origin != "test" or not is_mean:
             return None
         mean, error = self.mean_with_error(losses)
         if measure == "rmse":
@@ -270,7 +270,7 @@ class ModelComparison:
         self, model: Predictions, measure: str | None = None
     ) -> FloatArray | None:
         """Return each row's loss by a measure, the `measure` by default; None if it is
-        unknown.
+        unknown. A regression has squared errors only, whatever the measure.
         """
         if self.classes is None:
             return self._squared_errors(model)
@@ -345,7 +345,7 @@ class ModelComparison:
     @property
     def _dependence(self) -> tuple[FloatArray | None, AnyArray | None, float]:
         """The rows' weights and groups, and the factor on variances for folds: the last
-        three arguments of the functions in `confidence`.
+        three arguments of the functions in `intervals`.
         """
         inflation = 1.0  # of test rows
         if self.rows.origin != "test":
