@@ -198,9 +198,9 @@ def plan_columns(
         types[name] = read_type(stored_types[name], target_kind)
     if roles.weight is not None:
         types[roles.weight] = read_type(stored_types[roles.weight], "number")
-    for name in (roles.groups, roles.id):
-        if name is not None:
-            types[name] = read_type(stored_types[name], None)
+    for column in (roles.groups, roles.id):
+        if column is not None:
+            types[column] = read_type(stored_types[column], None)
     dtype = recipe.dtype(schema) if roles.dtype is None else np.dtype(roles.dtype)
     return ColumnPlan(roles, recipe, types, dtype, has_labels)
 
