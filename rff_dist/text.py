@@ -9,8 +9,9 @@ import difflib
 import math
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any
 
 #: Titles of errors, by their names in records and documents.
@@ -126,14 +127,12 @@ def score_words(
         decimals = max(0, 3 - math.floor(math.log10(size)))
         comma = "," if abs(value) >= 9999.5 else ""  # as in `number`
         return " ± ".join(f"{part:{comma}.{decimals}f}" for part in values)
-    if name in ("r2", "log_loss"):
-        best = 1.0 if name == "r2" else math.inf
-        words = [
-            score(value, 3, best),
-            *(score(part, 3, math.inf) for part in values[1:]),
-        ]
-        return " ± ".join(words)
-    return " ± ".join(map(share, values))
+    write: Callable[[float], str] = share
+    if name == "r2":
+        write = partial(score, digits=3)
+    elif name == "log_loss":
+        write = partial(score, digits=3, best=math.inf)  # no value is the best
+    return " ± ".join(map(write, values))
 
 
 def clipped(text: str, most: int = 50) -> str:

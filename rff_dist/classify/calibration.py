@@ -51,19 +51,18 @@ class CalibrationRows:
         n_seen = n_before + dataset.n_samples
         # not by `sample_rows`, which needs all rows at once
         keys = uniforms.row_uniforms(seed=0, stream=0, start=n_before, stop=n_seen)
-        n_old = 0
         if before is not None:
-            n_old = len(before.keys)
             keys = np.concatenate([before.keys, keys])
         smallest = np.argsort(keys, kind="stable")[: _max_calibrated(dataset)]
         sampled = np.sort(smallest)
-        old = sampled[sampled < n_old]
+        n_old = len(keys) - dataset.n_samples
         new = sampled[sampled >= n_old] - n_old
         X, targets, weights = dataset.take(new)
         assert targets is not None
         if weights is None:
             weights = np.ones(len(new))
         if before is not None:
+            old = sampled[sampled < n_old]
             X = np.concatenate([before.X[old], X])
             targets = np.concatenate([before.targets[old], targets])
             weights = np.concatenate([before.weights[old], weights])
@@ -114,10 +113,9 @@ def calibrate_rows(
     factors = np.ones(len(targets))
     if class_weight is not None:
         factors = class_weight[predict.class_of(targets)]
-    if not model.summed.spec.frequency_weights:
-        left_out_weights = weights
-        n_observations = None
-    else:
+    left_out_weights = weights
+    n_observations = None
+    if model.summed.spec.frequency_weights:
         # one repetition of each row; class weights do not count as repetitions
         left_out_weights = factors
         repetitions = np.zeros(len(targets))

@@ -79,7 +79,7 @@ class RawTable:
     notes: Sequence[str] = ()
     #: whether rows behind the first batch can be read only once
     is_read_once: bool = False
-    #: whether types are guesses by the first texts of each column
+    #: whether its numbers are written as text, so that types are guesses
     is_text_file: bool = False
     #: the decimal mark of a text file, "." or ",", for numbers such as 1.234 that could
     #: be read with either
@@ -89,7 +89,7 @@ class RawTable:
     row_lines: range | None = None
     #: what these lines are called
     line_unit: str = "line"
-    #: says where a row, counted from 0, is: by the line that users see in their program
+    #: names a row, counted from 0, by the line that users see in their program
     place: Callable[[int], str] = place_of_row
 
     def first_rows(self, wanted_types: Types) -> pyarrow.RecordBatch | None:
@@ -233,8 +233,9 @@ def with_lists(table: RawTable) -> RawTable:
     They are called "NAME 0", "NAME 1", …. Its batches raise DataError if a list is not
     as long as the first one.
     """
-    list_types = {column.name: column.type for column in table.schema}
-    list_types = {name: type_ for name, type_ in list_types.items() if _is_list(type_)}
+    list_types = {
+        field.name: field.type for field in table.schema if _is_list(field.type)
+    }
     first = table.first_rows(list_types) if list_types else None
     if first is None:
         return table
@@ -244,8 +245,8 @@ def with_lists(table: RawTable) -> RawTable:
         if len(lengths):
             widths[name] = lengths[0].as_py()
     fields = {}
-    # for each new column, the name of its list and its place in the list
-    places: dict[str, tuple[str, int]] = {}
+    # for each new column, the name of its list and its position in the list
+    positions: dict[str, tuple[str, int]] = {}
     for column in table.schema:
         if column.name not in widths:
             fields[column.name] = column.type
@@ -253,13 +254,14 @@ def with_lists(table: RawTable) -> RawTable:
         for i in range(widths[column.name]):
             name = f"{column.name} {i}"
             fields[name] = column.type.value_type
-            places[name] = (column.name, i)
+            positions[name] = (column.name, i)
 
     def batches(wanted_types: Types) -> Batches:
         stored_types = {}
         for name, type_ in wanted_types.items():
-            if name in places:
-                stored_types[places[name][0]] = list_types[places[name][0]]
+            if name in positions:
+                source, _ = positions[name]
+                stored_types[source] = list_types[source]
             else:
                 stored_types[name] = type_
         start = 0
@@ -277,8 +279,8 @@ def with_lists(table: RawTable) -> RawTable:
                     )
             columns = {}
             for name, type_ in wanted_types.items():
-                if name in places:
-                    source, i = places[name]
+                if name in positions:
+                    source, i = positions[name]
                     elements = compute.list_element(batch.column(source), i)
                     columns[name] = elements.cast(type_, safe=False)
                 else:
@@ -297,7 +299,7 @@ def _is_list(type_: pyarrow.DataType) -> bool:
 
 def to_column(values: np.ndarray) -> pyarrow.Array:
     """Return a 1-D array of numbers or text as a column."""
-    # text, and booleans, whose memory Arrow cannot use: it packs them into bits
+    # Arrow copies text, and booleans too, which it packs into bits
     if values.dtype.kind not in "iuf":
         return pyarrow.array(
             values.astype(object) if values.dtype.kind in "UT" else values
@@ -359,14 +361,14 @@ def opening(path: Path, file_format: str, *others: type[Exception]) -> Iterator[
 
 
 @contextmanager
-def locating(row_number: str, place: Callable[[int], str]) -> Iterator[None]:
-    """Put the place of a row into Arrow's messages, in which a pattern finds its
-    number.
+def locating(pattern: str, place: Callable[[int], str]) -> Iterator[None]:
+    """Replace the number of a row in Arrow's messages, the first group of a pattern, by
+    the row's place.
     """
     try:
         yield
     except pyarrow.ArrowInvalid as error:
-        text = re.sub(row_number, lambda match: place(int(match[1])), str(error))
+        text = re.sub(pattern, lambda match: place(int(match[1])), str(error))
         raise pyarrow.ArrowInvalid(text) from error
 
 

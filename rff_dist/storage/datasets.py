@@ -9,6 +9,7 @@ sharded or not, with or without checksums.
 """
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -65,7 +66,7 @@ class ZarrDataset(memory.IndexedDataset):
     def chunk_rows(self) -> int:
         return self.X.header.stored_rows
 
-    # blocks are cut by `chunk_rows`; messages about rows in memory have no stored chunk
+    # for messages; rows in memory have none, though blocks are cut by `chunk_rows`
     @property
     def stored_chunk_rows(self) -> int:
         return self.chunk_rows
@@ -217,15 +218,6 @@ def open_dataset(
     return _open(group, (x, y, sample_weight), missing_chunks, warns=True)
 
 
-def _refuse_text(array: StoredArray) -> None:
-    if array.header.dtype.kind in "UT":
-        raise StorageError(
-            f"{array.label} holds labels (text); expected numbers to regress on."
-            " Train a classifier on it (RFFClassifier, or `rff-dist fit --classify`);"
-            " in Python, y = None leaves it out"
-        )
-
-
 def _open(
     group: StoredGroup, names: ArrayNames, missing_chunks: str, warns: bool = False
 ) -> ZarrDataset:
@@ -239,29 +231,34 @@ def _open(
     for role, name in zip(_ROLES, names, strict=True):
         if name is None:
             continue
-        # Text is accepted for y here, since `_refuse_text` explains labels to the user.
+        # Text is accepted for y here, so that it is refused in words about labels.
         array = group.find_array(name, missing_chunks, allows_text=role == "y")
-        if array is not None:
-            _refuse_text(array)
-            arrays[role] = array
-        elif (role, name) != ("y", "y"):
+        if array is None and (role, name) == ("y", "y"):
+            continue
+        if array is None:
             raise StorageError(
                 f"{group.url} has no array {name!r}; it holds"
                 f" {group.describe_arrays()}. Expected {role} there; name it by"
                 f" `{role if role != 'X' else 'x'}`"
             )
+        if array.header.dtype.kind in "UT":
+            raise StorageError(
+                f"{array.label} holds labels (text); expected numbers to regress on."
+                " Train a classifier on it (RFFClassifier, or `rff-dist fit"
+                " --classify`); in Python, y = None leaves it out"
+            )
+        arrays[role] = array
     if warns:
         _warn(group, names, arrays)
-    shapes = {role: array.shape for role, array in arrays.items()}
-    _check_shapes(shapes, {role: array.label for role, array in arrays.items()})
+    _check_shapes(arrays)
     target_names = None
-    if "y" in shapes:
-        n_targets = shapes["y"][1] if len(shapes["y"]) > 1 else 1
+    if "y" in arrays:
+        n_targets = math.prod(arrays["y"].shape[1:])  # 1 for a vector
         target_names = _column_names(group, "target_names", n_targets)
     return ZarrDataset(
         **arrays,
         attributes=group.attributes,
-        feature_names=_column_names(group, "feature_names", shapes["X"][1]),
+        feature_names=_column_names(group, "feature_names", arrays["X"].shape[1]),
         target_names=target_names,
         missing_chunks=missing_chunks,
         version=group.version,
@@ -314,8 +311,6 @@ def compare_versions(
         raise NoSuchVersionError(f"{dataset!r} keeps no versions")
     location = parse_location(group.url)
     other_snapshot = repositories.find_snapshot(location, version)
-    # One cache for both: a chunk that did not change is the same object, and is read
-    # once.
     snapshots = (other_snapshot, dataset.version)
     stores = repositories.open_together(location, *snapshots)
     # `sha256` of `group` is the digest of one version only
@@ -351,15 +346,14 @@ def compare_versions(
     return other, same, spans
 
 
-def _check_shapes(
-    shapes: Mapping[str, tuple[int, ...]], labels: Mapping[str, str]
-) -> None:
-    for role, shape in shapes.items():
-        array_checks.check_axes(role, shape, labels[role], StorageError)
-        if shape[0] != shapes["X"][0]:
+def _check_shapes(arrays: Mapping[str, StoredArray]) -> None:
+    X = arrays["X"]
+    for role, array in arrays.items():
+        array_checks.check_axes(role, array.shape, array.label, StorageError)
+        if array.shape[0] != X.shape[0]:
             raise StorageError(
-                f"{labels['X']} has {shapes['X'][0]:_} rows and {labels[role]}"
-                f" {shape[0]:_}; expected as many. Write both again"
+                f"{X.label} has {X.shape[0]:_} rows and {array.label}"
+                f" {array.shape[0]:_}; expected as many. Write both again"
             )
 
 
