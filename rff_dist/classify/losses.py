@@ -122,21 +122,21 @@ def sum_loss(
     height = specs.tile_rows(feature_map.n_components)
     sums: list[LossSums] = []
 
-    def add_up(first: int) -> None:
-        tile = slice(first, min(first + height, len(inputs)))
+    def add_up(tile: slice) -> None:
         total = 0.0
         gradient = np.zeros(weights.shape)
         slopes = np.zeros(weights.shape[1])
-        strip_height = min(STRIP_ROWS, tile.stop - first)
+        n_samples = tile.stop - tile.start
+        strip_height = min(STRIP_ROWS, n_samples)
         features = np.empty((feature_map.n_components, strip_height))
-        for start in range(first, tile.stop, STRIP_ROWS):
-            strip = slice(start, min(start + STRIP_ROWS, tile.stop))
-            strip_features = features[:, : strip.stop - start]
+        for strip in machine.slices(tile.start, tile.stop, STRIP_ROWS):
+            strip_features = features[:, : strip.stop - strip.start]
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
                 for low, high in feature_map.stripes:
                     feature_map.fill(inputs[strip], strip_features[low:high], low, high)
                 scores = (weights.T @ strip_features).T + linear.intercept
-            predicting.check_predictions(scores, rows.block.start + start, what="score")
+            first_row = rows.block.start + strip.start
+            predicting.check_predictions(scores, first_row, what="score")
             losses, slope = loss(scores, targets[strip])
             if rows.sample_weight is not None:
                 losses = losses * rows.sample_weight[strip]
@@ -146,14 +146,14 @@ def sum_loss(
             slopes += slope.sum(axis=0)
         exact = exact_sums.ExactSum.of
         tile_sums = LossSums(
-            n_samples=tile.stop - first,
+            n_samples=n_samples,
             loss=exact(np.asarray(total)),
             gradient=exact(gradient),
             intercept_gradient=exact(slopes),
         )
         sums.append(tile_sums)
 
-    machine.share_out(add_up, range(0, len(inputs), height))
+    machine.share_out(add_up, machine.slices(0, len(inputs), height))
     # sums are exact, so the order in which threads append them does not matter
     return reduce(operator.add, sums)
 

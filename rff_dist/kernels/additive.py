@@ -14,6 +14,7 @@ from rff_dist.checks import is_number
 from rff_dist.errors import InvalidParameterError
 from rff_dist.frequencies import measures
 from rff_dist.kernels import base, stationary
+from rff_dist.numerics import machine
 from rff_dist.typing import FloatArray, IndexArray
 
 
@@ -394,7 +395,7 @@ class Additive(stationary.Stationary):
 def _strips(n_rows: int, n_columns: int) -> list[slice]:
     """Split the rows of a matrix into strips that fit a core's own cache."""
     step = max(1, 2**14 // max(n_columns, 1))
-    return [slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step)]
+    return machine.slices(0, n_rows, step)
 
 
 def _n_pairs(n_features: int) -> int:

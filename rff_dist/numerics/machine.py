@@ -108,6 +108,15 @@ class SpareMemory:
         self._arrays.append(array)
 
 
+def slices(start: int, stop: int, size: int) -> list[slice]:
+    """Return slices of `size` from `start` to `stop`; the last one may be shorter.
+
+    >>> slices(2, 7, 3)
+    [slice(2, 5, None), slice(5, 7, None)]
+    """
+    return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]
+
+
 def share_out[A](function: Callable[[A], None], items: Iterable[A]) -> None:
     """Call a function with each item, in this thread and the others of a block."""
     # popleft is atomic, so threads need no lock; a free thread takes the next item

@@ -16,6 +16,7 @@ from concurrent.futures import Executor, Future, wait
 import numpy as np
 import scipy
 
+from rff_dist.numerics import machine
 from rff_dist.typing import FloatArray
 
 # Both numbers are fixed, because bits depend on them.
@@ -164,11 +165,7 @@ def whiten_in_place(matrix: FloatArray, factor: FloatArray, pool: Executor) -> N
     triangle is solved for, and in the end mirrored. The whole matrix is read. Takes
     4/3·n_components³ operations.
     """
-    n = len(matrix)
-    strips = [
-        slice(start, min(start + STRIP_COLUMNS, n))
-        for start in range(0, n, STRIP_COLUMNS)
-    ]
+    strips = machine.slices(0, len(matrix), STRIP_COLUMNS)
 
     def from_left(strip: slice) -> None:
         columns = np.ascontiguousarray(matrix[:, strip])
@@ -230,7 +227,4 @@ def tiles_of(n_components: int) -> list[slice]:
     # Measured with 2 threads: 256 is best up to 8,192 (small tiles keep all threads
     # busy), 512 at 16,384.
     size = 256 if n_components <= 8_192 else 512
-    return [
-        slice(start, min(start + size, n_components))
-        for start in range(0, n_components, size)
-    ]
+    return machine.slices(0, n_components, size)

@@ -202,8 +202,8 @@ class _Pieces:
         """
         tiles = []
         for piece, (start, end) in enumerate(zip(self.starts, self.ends, strict=True)):
-            for first in range(start, end, height):
-                tiles.append((piece, slice(first, min(first + height, end))))
+            for tile in machine.slices(start, end, height):
+                tiles.append((piece, tile))
         return tiles
 
 
@@ -567,9 +567,8 @@ def share_features(
     def work(stripe: _Stripe) -> None:
         start, stop = stripe
         memory = np.empty((stop - start, height))
-        for first in range(0, len(inputs), height):
-            tile = slice(first, min(first + height, len(inputs)))
-            features = memory[:, : tile.stop - first]
+        for tile in machine.slices(0, len(inputs), height):
+            features = memory[:, : tile.stop - tile.start]
             with np.errstate(over="ignore", invalid="ignore"):
                 feature_map.fill(inputs[tile], features, start, stop)
                 function(slice(start, stop), tile, features)

@@ -235,14 +235,13 @@ def _share_tiles(
     height = tile_height(n_components, n_columns)
     spare = machine.SpareMemory()
 
-    def work(first: int) -> None:
-        tile = slice(first, min(first + height, n_rows))
+    def work(tile: slice) -> None:
         memory = spare.take(n_components * min(height, n_rows), np.float64)
-        size = n_components * (tile.stop - first)
+        size = n_components * (tile.stop - tile.start)
         function(tile, memory[:size].reshape(n_components, -1))
         spare.give(memory)
 
-    machine.share_out(work, range(0, n_rows, height))
+    machine.share_out(work, machine.slices(0, n_rows, height))
 
 
 def _fill(

@@ -39,8 +39,7 @@ def gram_of(
     for tile in layout.tiles():
         height = layout.width(tile.row)
         columns = slice(tile.column, tile.column + layout.width(tile.column))
-        for first in range(0, height, _STRIP_ROWS):
-            strip = slice(first, min(first + _STRIP_ROWS, height))
+        for strip in machine.slices(0, height, _STRIP_ROWS):
             rows = slice(tile.row + strip.start, tile.row + strip.stop)
             # In place: fresh memory for temporary arrays took most of the time of a
             # small Gram.
