@@ -30,7 +30,7 @@ from rff_dist import contexts, errors
 from rff_dist.engines import connecting, events, logs, protocol
 from rff_dist.engines.clock import Clock
 from rff_dist.engines.cluster import Cluster
-from rff_dist.fields import RowNumber, build, group, like, values_of
+from rff_dist.fields import WholeNumber, build, group, like, values_of
 from rff_dist.flows import names, outcomes, passes, stop_reports
 from rff_dist.flows.parameters import Parameters
 from rff_dist.text import redact
@@ -44,7 +44,7 @@ from rff_dist.workbench.jobs.steps import Runner, Step
 class FlowLimits(limits.JobLimits):
     """How long a flow may take, and how many times its steps are tried again."""
 
-    retries: RowNumber = like(limits.JobLimits, "retries", 2)
+    retries: WholeNumber = like(limits.JobLimits, "retries", 2)
 
 
 # ---------------------------------------------------------------------- a run of a flow

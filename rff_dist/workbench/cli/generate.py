@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from rff_dist import fields
 from rff_dist.features.feature_options import FeatureOptions
-from rff_dist.fields import Count, NonNegative, Positive, RowNumber
+from rff_dist.fields import Count, NonNegative, Positive, WholeNumber
 from rff_dist.workbench.cli import command_context, shell
 from rff_dist.workbench.results.document import Document
 
@@ -37,7 +37,7 @@ def generate(
     noise: NonNegative = fields.option(
         "The noise's standard deviation; the function's is 1.", 0.1
     ),
-    first_row: RowNumber = fields.option(
+    first_row: WholeNumber = fields.option(
         "Number of the first row; test data continue the count.", 0
     ),
     overwrite: bool = shell.OVERWRITE,

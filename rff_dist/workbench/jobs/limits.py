@@ -43,7 +43,7 @@ class JobLimits:
         "Minutes after which an unfinished job fails. A fit that is estimated to take"
         " longer is refused before it starts. By default there is no limit."
     )
-    retries: fields.RowNumber = fields.option(
+    retries: fields.WholeNumber = fields.option(
         "Number of times that a step is tried again, after an error that may be"
         " temporary: a cluster without workers, a store out of reach.",
         0,
@@ -70,6 +70,7 @@ class JobLimits:
             try:
                 yield
             finally:
+                # up to here the signal may still come, which `except` below catches
                 signal.setitimer(signal.ITIMER_REAL, *old_timer)
         except _OutOfTimeError:
             raise self.exceeded() from None
@@ -115,12 +116,12 @@ class JobLimits:
         None, or it does not start here.
         """
         machines = None if cluster is None else machines_of(cluster)
-        widths = options.n_components
-        if machines is None or isinstance(widths, str):
+        n_components = options.n_components
+        if machines is None or isinstance(n_components, str):
             return  # "auto" chooses a number that fits into memory
         from rff_dist.fitting.solver_plan import plan_regression
 
-        largest = max([widths] if isinstance(widths, int) else widths)
+        largest = n_components if isinstance(n_components, int) else max(n_components)
         self.check(plan_regression(rows, largest, options, machines=machines))
 
 

@@ -223,7 +223,7 @@ class Update:
         0.05,
         placeholder="P",
     )
-    backfill: fields.RowNumber | None = fields.optional(
+    backfill: fields.WholeNumber | None = fields.optional(
         "Number of the first row from which refused rows are judged again. By default"
         " they are skipped.",
         placeholder="ROW",
