@@ -472,11 +472,7 @@ def model_of(
     parts = best.parts
     if parts is not None:
         card["folds"] = folding.folds_to_dict(parts.folds)
-        parts = parts.leading(
-            feature_map.n_components,
-            feature_digest=feature_map.digest(),
-            scales=feature_map.scales,
-        )
+        parts = parts.leading(feature_map)
     card |= describe.describe_blocks(prepared.dataset, best.statistics, choices.folds)
     model = models.RidgeModel.from_solution(
         feature_map, best.statistics, best.solved.solution, best.solved.path(), card

@@ -160,11 +160,7 @@ def solve_folds(
     shortened = maps[component_counts.index(choice.n_components)]
     total = statistics.total()
     if shortened is not feature_map:
-        total = total.leading(
-            shortened.n_components,
-            feature_digest=shortened.digest(),
-            scales=shortened.scales,
-        )
+        total = total.leading(shortened)
     doubts = None
     if rows is not None:
         by_rows = _choose_by_rows(rows, shortened, table, penalty, total.spec)

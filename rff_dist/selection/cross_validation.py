@@ -156,11 +156,7 @@ class _Size:
     def of(self, statistics: RidgeStatistics) -> RidgeStatistics:
         if self.feature_map is None:
             return statistics
-        return statistics.leading(
-            self.n_components,
-            feature_digest=self.feature_map.digest(),
-            scales=self.feature_map.scales,
-        )
+        return statistics.leading(self.feature_map)
 
 
 @dataclass(slots=True)

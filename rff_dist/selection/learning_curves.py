@@ -29,7 +29,7 @@ class LearningCurve:
     numbers: FloatArray
     #: Mean squared errors, shape (n_points, n_splits, n_targets).
     errors: FloatArray
-    #: The splits, with their weights in means of the errors.
+    #: The splits as units of a mean of errors: how much each counts.
     units: rule.Units
 
 
@@ -56,36 +56,33 @@ def learning_curve(
         if len(order) < 2:
             continue
         n_trained = np.cumsum([statistics.fold(fold).n_samples for fold in order])
+        # each share as the nearest number of whole folds
+        distances = np.abs(n_trained - np.multiply.outer(shares, n_trained[-1:]))
+        n_folds = distances.argmin(axis=1) + 1
         validation = statistics.fold(held_out)
         held_out_equations = validation.normal_equations(fit_intercept=fit_intercept)
         # how far rounding may have moved eigenvalues of the held-out rows' Gram
         rounding_floor = held_out_equations.floor()
         split_errors = {}
-        sizes = []
-        for share in shares:
-            size = int(np.abs(n_trained - share * n_trained[-1]).argmin()) + 1
-            sizes.append(size)
-            if size in split_errors:
-                continue
-            training = statistics.sum(order[:size])
+        for count in set(n_folds.tolist()):
+            training = statistics.sum(order[:count])
             equations = training.normal_equations(fit_intercept=fit_intercept)
             solved = cholesky.solve_cholesky(equations, alpha, overwrite_gram=True)
-            all_targets = np.arange(len(solved.intercept))
             squares = cross_validation.squared_errors(
                 held_out_equations,
                 equations,
                 solved.coefficients,
-                all_targets,
+                np.arange(len(solved.intercept)),
                 weight=validation.sum_of_weights,
                 floor=rounding_floor,
             )
-            split_errors[size] = squares / validation.sum_of_weights
-        n_samples.append([n_trained[size - 1] for size in sizes])
-        errors.append([split_errors[size] for size in sizes])
+            split_errors[count] = squares / validation.sum_of_weights
+        n_samples.append(n_trained[n_folds - 1])
+        errors.append([split_errors[count] for count in n_folds.tolist()])
         weights.append(validation.sum_of_weights)
     if len(weights) < 2:
         return None
-    # a mean comes twice if two shares take the same folds in every split
+    # Shares that take the same folds in every split are one point, the first of them.
     numbers, first = np.unique(np.mean(n_samples, axis=0), return_index=True)
     return LearningCurve(
         numbers,
@@ -108,13 +105,11 @@ def component_curve(
     """
     curves = []
     for feature_map in feature_maps:
-        leading = statistics.leading(
-            feature_map.n_components,
-            feature_digest=feature_map.digest(),
-            scales=feature_map.scales,
-        )
         curve = learning_curve(
-            leading, alpha=alpha, fit_intercept=fit_intercept, shares=(1.0,)
+            statistics.leading(feature_map),
+            alpha=alpha,
+            fit_intercept=fit_intercept,
+            shares=(1.0,),
         )
         if curve is None:
             return None
@@ -138,11 +133,11 @@ def _nearest_first(
     scheme = statistics.folds
     n_folds = len(statistics.parts)
 
-    def place(fold: int) -> tuple[bool, int]:
+    def order(fold: int) -> tuple[bool, int]:
         is_tuning = False
         if isinstance(scheme, folding.TuningFolds):
             is_tuning = bool(scheme.is_tuning(np.array(fold)))
         return is_tuning, (held_out - fold) % n_folds
 
     with_rows = [fold for fold in folds if statistics.parts[fold] is not None]
-    return sorted(with_rows, key=place)
+    return sorted(with_rows, key=order)

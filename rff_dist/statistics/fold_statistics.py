@@ -84,17 +84,11 @@ class FoldStatistics:
         sums = (part.targets for part in self.parts if part is not None)
         return reduce(operator.add, sums)
 
-    def leading(
-        self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs
-    ) -> Self:
+    def leading(self, feature_map: maps.FeatureMap) -> Self:
         """Return the statistics of the leading components; see
         `RidgeStatistics.leading`.
         """
-        return self._with_each(
-            lambda part: part.leading(
-                n_components, feature_digest=feature_digest, scales=scales
-            )
-        )
+        return self._with_each(lambda part: part.leading(feature_map))
 
     def check_complete(self, n_samples: int, feature_map: maps.FeatureMap) -> None:
         """Raise StatisticsError unless every row was counted once."""

@@ -133,23 +133,20 @@ class RidgeStatistics(EqualByFields):
             whitener = reading.Whitener(whitener)
         return replace(self, whitener=whitener)
 
-    def leading(
-        self, n_components: int, *, feature_digest: str, scales: exact_sums.Runs
-    ) -> Self:
+    def leading(self, feature_map: maps.FeatureMap) -> Self:
         """Return the statistics of the leading components: those of fewer features.
 
         Parameters
         ----------
-        n_components : int
-            How many components to keep.
-        feature_digest, scales
-            Digest and scales of the feature map with these components; see `shortened`.
+        feature_map : FeatureMap
+            The map with these components; see `shortened`.
 
         Raises
         ------
         StatisticsError
             If there are fewer components.
         """
+        n_components = feature_map.n_components
         if not 1 <= n_components <= self.n_components:
             raise StatisticsError(
                 f"there are no leading {n_components} components of {self.n_components}"
@@ -162,8 +159,8 @@ class RidgeStatistics(EqualByFields):
         spec = replace(
             self.spec,
             n_components=n_components,
-            feature_digest=feature_digest,
-            scales=scales,
+            feature_digest=feature_map.digest(),
+            scales=feature_map.scales,
             exponents=exponents,
         )
         if spec == self.spec:  # spare a default fit its copies of the sums

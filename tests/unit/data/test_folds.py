@@ -3,6 +3,7 @@ import hashlib
 import itertools
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -335,8 +336,11 @@ def test_leading_tiles_are_the_leading_block(leading, seed):
     )
     rows = Rows(Block(0, 0, 20), X, rng.standard_normal((20, 1)))
     statistics = accumulate_rows(rows, accumulation(feature_map, 1))
-    scale = expand(feature_map.scales)[:leading]
-    found = statistics.leading(leading, feature_digest="x", scales=as_runs(scale))
+    scales = as_runs(expand(feature_map.scales)[:leading])
+    of_leading = SimpleNamespace(
+        n_components=leading, digest=lambda: "x", scales=scales
+    )
+    found = statistics.leading(of_leading)
     assert_array_equal(found.ZtZ(), statistics.ZtZ()[:leading, :leading])
     assert_array_equal(found.Zty(), statistics.Zty()[:leading])
     assert (found.spec.n_components, found.spec.feature_digest) == (leading, "x")
@@ -378,7 +382,7 @@ SUM = draw_feature_map(
     once(lambda: assigned(None), "no fold numbers", error=DataError),
     once(
         lambda: accumulate_rows(random_rows(9), accumulation(SMALL)).leading(
-            10, feature_digest="", scales=SMALL.scales
+            SimpleNamespace(n_components=10)
         ),
         "10",
         error=StatisticsError,
