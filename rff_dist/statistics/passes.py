@@ -235,18 +235,14 @@ def accumulate_folds(
     *,
     folds: folding.Folds,
     engine: protocol.Engine,
-    n_parts: int = 1,
 ) -> tuple[fold_statistics.FoldStatistics, ...]:
     """Accumulate each fold's exact statistics for several feature maps in one pass.
 
     Takes O(n_samples · n_components²) for each map, for any number of folds, and memory
-    for the statistics of every fold and map. With `n_parts` as many passes each sum a
-    part of Z'Z, see `accumulate`. Raises DataError if values are not finite, or targets
-    or groups are missing.
+    for the statistics of every fold and map. Raises DataError if values are not finite,
+    or targets or groups are missing.
     """
-    state = block_sums.Accumulations(tuple(members), folds, dataset.n_samples).of_part(
-        0, n_parts
-    )
+    state = block_sums.Accumulations(tuple(members), folds, dataset.n_samples)
     summed = accumulate_shared(dataset, engine.broadcast(state), engine=engine)
     return cast("tuple[fold_statistics.FoldStatistics, ...]", summed)
 

@@ -14,9 +14,13 @@ from rff_dist.data.memory import ArrayDataset
 from rff_dist.errors import StatisticsError
 from rff_dist.fitting.plan import plan_fit
 from rff_dist.fitting.sizes import Machines, PlannedFit, Sizes, SumOptions
-from rff_dist.statistics.accumulate import Accumulation
+from rff_dist.statistics.accumulate import Accumulation, Accumulations
 from rff_dist.statistics.layouts import Part, TileLayout
-from rff_dist.statistics.passes import accumulate_folds, statistics_spec
+from rff_dist.statistics.passes import (
+    accumulate_folds,
+    accumulate_shared,
+    statistics_spec,
+)
 from tests.plain import fit_ridge
 from tests.refusals import refuses
 
@@ -52,10 +56,10 @@ def test_sums_in_parts_have_the_bits_of_one_pass(precision, n_components, n_part
     assert accumulate(ROWS, feature_map, n_parts=n_parts).digest() == whole.digest()
     member = Accumulation(feature_map, statistics_spec(ROWS, feature_map))
     folds = HashFolds(3)
-    (apart,) = accumulate_folds(
-        ROWS, [member], folds=folds, engine=SerialEngine(), n_parts=n_parts
-    )
-    (at_once,) = accumulate_folds(ROWS, [member], folds=folds, engine=SerialEngine())
+    engine = SerialEngine()
+    state = Accumulations((member,), folds, ROWS.n_samples).of_part(0, n_parts)
+    (apart,) = accumulate_shared(ROWS, engine.broadcast(state), engine=engine)
+    (at_once,) = accumulate_folds(ROWS, [member], folds=folds, engine=engine)
     assert apart == at_once
 
 
