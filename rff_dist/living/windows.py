@@ -16,7 +16,7 @@ from rff_dist.data.loads import Load
 from rff_dist.errors import InvalidParameterError
 
 _LONGEST = 100_000  # days or loads of a window
-_LENGTH = re.compile(r"(?P<days>[0-9]*\.?[0-9]+)d|(?P<loads>[0-9]{1,9})")
+_LENGTH = re.compile(r"[0-9]*\.?[0-9]+d|[0-9]{1,9}")
 ALL_ROWS = "all"
 
 
@@ -37,18 +37,15 @@ class Window:
         """Read "12" (loads), "30d" (days) or "all"; raises InvalidParameterError."""
         if text == ALL_ROWS:
             return cls()
-        n_loads = days = None
-        match = _LENGTH.fullmatch(text)
-        if match and match["loads"]:
-            n_loads = int(match["loads"])
-        elif match:
-            days = float(match["days"])
-        if not 0 < (days or n_loads or 0) <= _LONGEST:
+        is_length = _LENGTH.fullmatch(text) is not None
+        if not is_length or not 0 < float(text.removesuffix("d")) <= _LONGEST:
             raise InvalidParameterError(
                 f"`window` is {text!r}; expected a number of loads, such as 12, of"
                 f" days, such as 30d, or {ALL_ROWS}"
             )
-        return cls(n_loads, days)
+        if text.endswith("d"):
+            return cls(days=float(text.removesuffix("d")))
+        return cls(n_loads=int(text))
 
     def first_row(self, loads: Sequence[Load]) -> int:
         """Return the first row of the window.
@@ -69,7 +66,7 @@ class Window:
                 if load.written is None or load.written < since:
                     n_outside = i
         else:
-            return 0
+            return 0  # all rows, also if it was not recorded when they came
         if n_outside > 0:
             return loads[n_outside - 1].stop
         if len(loads) >= stored_loads.MOST_LOADS:
