@@ -225,7 +225,7 @@ def move_centres(
         began = time.perf_counter()
         shift = do(name, step, active)
         seconds = round(time.perf_counter() - began, 3)
-        inertia = moving.smallest_inertia
+        inertia = min(moving.last_inertias)
         passes.append(LloydPass(inertia, len(active), shift, seconds))
         words = f"{name}: inertia {inertia:.8g}, shift {shift:.3g}"
         job.engine.tell(events.Remark("lloyd", words))
@@ -283,7 +283,7 @@ class _MovingStarts:
         self.has_stopped[active] = shifts <= self._smallest_shift
         self._n_moves[active] += 1
         self._centres[active] = centres
-        logger.debug("inertia %s, shift %s", self._last_inertias, shifts)
+        logger.debug("inertia %s, shift %s", self.last_inertias, shifts)
         return float(shifts.max())
 
     def measure(self, active: IndexArray) -> float:
@@ -305,18 +305,14 @@ class _MovingStarts:
             self._inertias[i].append(inertia)
 
     @property
-    def _last_inertias(self) -> list[float]:
+    def last_inertias(self) -> list[float]:
         return [path[-1] for path in self._inertias]
-
-    @property
-    def smallest_inertia(self) -> float:
-        return min(self._last_inertias)
 
     def clusters(self) -> Clusters:
         """Return the clusters of the start with the smallest inertia, the first of
         equals.
         """
-        inertias = self._last_inertias
+        inertias = self.last_inertias
         best = int(np.argmin(inertias))
         return Clusters(
             self._job.feature_map,

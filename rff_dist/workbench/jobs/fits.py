@@ -7,8 +7,6 @@ candidate is a kernel with its length scale, one of several that are compared.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Self
 
 import numpy as np
 
@@ -107,12 +105,6 @@ class Fit:
     loss: str | None = None
     class_weight: str | None = None
     candidates: Sequence[ridge_candidates.Candidate] | None = None
-
-    def with_folds_of(self, data: JobData) -> Self:
-        """Return the same fit with the data's folds of time, if they have some."""
-        if data.folds is None:
-            return self
-        return replace(self, options=replace(self.options, cv=data.folds))
 
     @property
     def loss_options(self) -> classification.LossOptions | None:

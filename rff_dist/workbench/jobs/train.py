@@ -92,7 +92,9 @@ def train(
     if rows is None:
         rows = training_data.open_rows(job)
     data, test = rows
-    fit = job.fit.with_folds_of(data)
+    fit = job.fit
+    if data.folds is not None:
+        fit = replace(fit, options=replace(fit.options, cv=data.folds))
 
     # Everything that can be refused is refused before a cluster starts.
     inputs = [] if data.rows.url is None else [data.rows.url]

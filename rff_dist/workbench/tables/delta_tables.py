@@ -101,7 +101,7 @@ def open_delta(location: locations.Location) -> Lake:
         kind = changes.column(_CHANGE).cast("string")
         is_removed = compute.is_in(kind, removals).to_numpy()
         parts = [cast_columns(batch, types, name) for batch in changes.to_batches()]
-        changed = pyarrow.Table.from_batches(parts, pyarrow.schema(list(types.items())))
+        changed = pyarrow.Table.from_batches(parts, pyarrow.schema(types))
         commits = changes.column(_COMMIT).to_numpy().astype(np.int64)
         return Feed(changed, np.where(is_removed, -1, 1), commits)
 

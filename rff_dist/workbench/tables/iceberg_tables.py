@@ -87,9 +87,7 @@ def open_iceberg(location: locations.Location) -> Lake:
         added_files = [task for key, task in current.items() if key not in before]
         removed = list(read(removed_files, types))
         added = list(read(added_files, types))
-        rows = pyarrow.Table.from_batches(
-            [*removed, *added], pyarrow.schema(list(types.items()))
-        )
+        rows = pyarrow.Table.from_batches([*removed, *added], pyarrow.schema(types))
         signs = np.repeat([-1, 1], [sum(map(len, removed)), sum(map(len, added))])
         return Feed(rows, signs, commits=np.zeros(len(signs), np.int64))
 
