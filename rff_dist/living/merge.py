@@ -33,9 +33,11 @@ _SAME_ROWS = {
     "data_fingerprint": "data of the same fingerprint",
     "prefix_fingerprint": "data that begin with the same rows",
 }
-_MARKS = "levels with a component"
-_WHY = {
-    _MARKS: (
+#: In place of a field's name: the levels of categories (values, as texts) to which a
+#: linear kernel gives a component each.
+_MARKED_LEVELS = "levels with a component"
+_REASONS = {
+    _MARKED_LEVELS: (
         ", the levels that each was first trained on: a linear kernel has a component"
         " for each of them"
     )
@@ -80,16 +82,15 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
     """Return the model of all models' rows; `names` are the models' names in errors.
 
     The sums have the bits of one pass over all rows, if the rows of all models but the
-    last end with a whole block. The model has the levels of all models, the first
-    model's first. A linear kernel has a component for each level in the rows of its
-    fit. Their number stays, and levels that other models add have none; models with
-    components for different levels cannot be merged. Alpha is chosen by the first
-    model's method, or stays if folds chose it. Intervals are normal ones, since there
-    are no rows to hold out.
+    last end with a whole block. Lists of levels of categories are joined, the first
+    model's levels first. Linear kernels get no components for levels that join: if
+    models have components for different levels, they cannot be merged. Alpha is chosen
+    by the first model's method, or stays if folds chose it. Intervals are normal ones,
+    since there are no rows to hold out.
 
     Raises InvalidParameterError for fewer than two models; StatisticsError if one has
-    no statistics, if their specs differ (the error names the first field that does), or
-    if two were trained on the same data.
+    no statistics, if their sums cannot be added (the error names the first field that
+    differs), or if two were trained on the same data.
     """
     if len(models) < 2:
         raise InvalidParameterError(
@@ -98,7 +99,7 @@ def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:
     first = models[0]
     sums = [_sums_of(model) for model in models]
     for model, name in zip(models[1:], names[1:], strict=True):
-        _check_same_spec(first, model, names[0], name)
+        _check_addable(first, model, names[0], name)
     # Sums do not show whose rows they contain: a row in two models would count twice.
     rows = [rows_of(model) for model in models]
     for (name, entries), (other_name, others) in itertools.combinations(
@@ -157,21 +158,24 @@ def _sums_of(model: RidgeModel) -> ridge_statistics.RidgeStatistics:
     return model.statistics
 
 
-def _check_same_spec(
-    first: RidgeModel, other: RidgeModel, name: str, other_name: str
+def _check_addable(
+    model: RidgeModel, other: RidgeModel, name: str, other_name: str
 ) -> None:
-    for (field, value), (_, two) in zip(_spec(first), _spec(other), strict=True):
-        if value != two:
+    others = _what_must_agree(other)
+    for (field, value), (_, of_other) in zip(
+        _what_must_agree(model), others, strict=True
+    ):
+        if value != of_other:
             raise StatisticsError(
-                f"{name} and {other_name} are not of one spec: `{field}` is"
-                f" {str(value)[:200]} and {str(two)[:200]}{_WHY.get(field, '')}; sums"
-                " add up only where all of it is the same. Train the second by"
+                f"the sums of {name} and {other_name} cannot be added: `{field}` is"
+                f" {str(value)[:200]} and {str(of_other)[:200]}"
+                f"{_REASONS.get(field, '')}. Train the second by"
                 f" `rff-dist refit {name} DATA {other_name}`"
             )
 
 
-def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values that must agree; first those that users set."""
+def _what_must_agree(model: RidgeModel) -> Iterator[tuple[str, Any]]:
+    """Yield names and values, first of what users set."""
     feature_map = model.feature_map
     card = model.card
     kernel = kinds.kernel_of(feature_map)
@@ -183,7 +187,7 @@ def _spec(model: RidgeModel) -> Iterator[tuple[str, Any]]:
     yield "recipe", recipe and recipe.encoding
     yield "n_features", feature_map.n_features
     yield "kernel", kernel and kernel.to_dict()
-    yield _MARKS, kinds.marked_levels(feature_map)
+    yield _MARKED_LEVELS, kinds.marked_levels(feature_map)
     yield "n_components", feature_map.n_components
     yield "map", getattr(feature_map.spec, "map_form", None)
     for name in ("design", "seed", "precision"):
