@@ -50,7 +50,7 @@ class DaskArrayDataset(memory.ArraysDataset):
     """
 
     url = None
-    missing_chunks = "error"
+    missing_chunks = "error"  # nothing is stored, so none can be missing
     version = None
     is_lazy = True
 
@@ -61,9 +61,9 @@ class DaskArrayDataset(memory.ArraysDataset):
         self.feature_names = _column_names(X)
         self.target_names = _column_names(y)
         arrays = {}
-        for name, part in (("X", X), ("y", y), ("sample_weight", sample_weight)):
-            if part is not None:
-                arrays[name] = _as_dask_array(part)
+        for name, value in (("X", X), ("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
+                arrays[name] = _as_dask_array(value)
         arrays = array_checks.check_parts(_known_chunks(arrays, self._compute))
         X = arrays["X"]
         if not X.shape[0]:
@@ -122,10 +122,10 @@ class DaskArrayDataset(memory.ArraysDataset):
         # A partition may have many blocks; it is computed for the first one, and then
         # taken from `_read`.
         unread = [i for i in numbers if i not in self._read]
-        values = self._compute(*(part for i in unread for part in self.rows_of(i)))
+        values = self._compute(*(array for i in unread for array in self.rows_of(i)))
         partitions = self._read | dict(zip(unread, batched(values, 3), strict=True))
         self._read = {i: partitions[i] for i in numbers}
-        arrays = [part for parts in self._read.values() for part in parts]
+        arrays = [array for arrays in self._read.values() for array in arrays]
         return Partitions(self.edges_of(numbers), arrays).read(block)
 
     def read_weight(self, block: blocks.Block) -> Any:

@@ -50,14 +50,14 @@ class RunQueue:
         self._n_timed += len(seconds)
 
     def cut(self, positions: range) -> list[Run]:
-        """Cut consecutive blocks into runs whose sums are kept, and those between."""
+        """Cut consecutive blocks where the ledger, if any, has the sums of a run."""
         if self._pass_ledger is None:
             return [Run(positions)]
         return self._pass_ledger.cut(positions)
 
     def put(self, runs: Sequence[Run]) -> None:
         """Add runs in front of all others, those with kept sums first."""
-        last_first = runs[::-1]
+        last_first = runs[::-1]  # since `take` pops from the end
         self._uncut_runs += sorted(last_first, key=lambda run: run.is_kept)
 
     def take(self, n_workers: int) -> Run:

@@ -154,6 +154,8 @@ class FeatureOptions(KernelFeatures):
         from rff_dist.kernels import base, stationary
 
         super().__post_init__()
+        # A user's options are made long before features are drawn, which would refuse a
+        # design that the kernel does not allow.
         if self.design == "auto":
             return
         scale = stationary.own_length_scale(self.kernel)
@@ -182,6 +184,7 @@ def find_nystrom(features: object) -> Nystrom | None:
     A name may be "fourier", "nystrom", or "nystrom:" with the rule that chooses
     centres. Raises InvalidParameterError for anything but such a name or a `Nystrom`.
     """
+    # an array, given by mistake, would be compared by elements
     if isinstance(features, str) and features == "fourier":
         return None
     from rff_dist.features.nystrom import Nystrom

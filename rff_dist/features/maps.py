@@ -36,6 +36,7 @@ from rff_dist.typing import (
     frozen,
 )
 
+#: A map for storage: JSON-able facts, and arrays by name.
 type Record = tuple[Summary, dict[str, AnyArray]]
 
 LARGEST_FEATURE = 1e150  # float64 can hold its square
@@ -77,21 +78,23 @@ class Standardizer:
         # at 1.7e9, a timestamp of today, float32 has steps of two minutes
         inputs = np.asarray(X, np.float64)
         standardized = (inputs - self.mean) / self.scale
-        for part in self.maps:
-            values = inputs[..., part.column]
+        for column_map in self.maps:
+            column = column_map.column
+            values = inputs[..., column]
             # np.interp gives infinity the output of the last knot, which would hide it
             # from the check
-            standardized[..., part.column] = np.where(
-                np.isfinite(values), self.mapped(part, values), values
+            standardized[..., column] = np.where(
+                np.isfinite(values), self.mapped(column_map, values), values
             )
         return np.asarray(standardized)
 
-    def mapped(self, part: ColumnMap, values: FloatArray) -> FloatArray:
-        """Return values of a column as its map `part` changes them."""
-        outputs = np.interp(values, part.inputs, part.outputs)
-        if part.slope:
-            centred = values - self.mean[part.column]
-            outputs += part.slope * centred / self.scale[part.column]
+    def mapped(self, column_map: ColumnMap, values: FloatArray) -> FloatArray:
+        """Return values of a column as its map changes them."""
+        outputs = np.interp(values, column_map.inputs, column_map.outputs)
+        if column_map.slope:
+            column = column_map.column
+            centred = values - self.mean[column]
+            outputs += column_map.slope * centred / self.scale[column]
         return np.asarray(outputs)
 
     @property
@@ -144,7 +147,7 @@ class FeatureSpec:
     design: designs.Design
     n_features: int
     n_components: int
-    #: "pairs" (cosine and sine of a frequency) or "phases" (cosines alone).
+    #: Components of a frequency: "pairs" (cosine and sine) or "phases" (cosine alone).
     map_form: str
     seed: int
     precision: str = "high"
@@ -216,7 +219,7 @@ class FeatureMap(ABC):
 
     @abstractmethod
     def record(self) -> Record:
-        """Return the map for storage: JSON-able facts, and arrays by name."""
+        """Return the map for storage, without its kind and standardizer."""
 
     @classmethod
     @abstractmethod
@@ -225,7 +228,7 @@ class FeatureMap(ABC):
     ) -> Self:
         """Rebuild the map from what `record` returned.
 
-        In `facts`, the maps that it consists of are rebuilt already.
+        For a map of other maps, `kinds.read_map` has put these into `facts`.
         """
 
     @property
@@ -270,7 +273,8 @@ class FeatureMap(ABC):
 
     def with_standardizer(self, standardizer: Standardizer | None) -> Self:
         """Return the same features, of inputs that this standardizer maps first."""
-        return cast("Self", replace(cast("Any", self), standardizer=standardizer))
+        changed: Self = replace(cast("Any", self), standardizer=standardizer)
+        return changed
 
     @property
     def squared_norm(self) -> float | None:

@@ -91,7 +91,10 @@ def measure_gone_rows(
     *,
     engine: protocol.Engine,
 ) -> moments.Moments | None:
-    """Measure the columns of rows that leave a model; None if all stay."""
+    """Measure the columns of rows that leave a model; None if all stay.
+
+    Rows leave if they are now before the window, or are no longer in the data.
+    """
     before = rows.differences.before or dataset
     removals = rows.differences.removals
     levels = model_rows.features_for(model.feature_map, before).levels
@@ -119,14 +122,16 @@ def _pivot(model: RidgeModel) -> FloatArray:
 
 
 def _sources(
-    dataset: Dataset, ranges: Sequence[Range], single: Dataset | None, max_rows: int
+    dataset: Dataset, ranges: Sequence[Range], in_memory: Dataset | None, max_rows: int
 ) -> Iterator[tuple[Dataset, list[Block]]]:
-    """Yield the dataset with blocks of the ranges, then single rows with all blocks."""
+    """Yield the dataset with blocks of the ranges, then the rows `in_memory` with all
+    of their blocks.
+    """
     if ranges:
         pieces = cut_ranges(ranges, rows_at_once(dataset, max_rows))
         yield dataset, as_blocks(pieces)
-    if single is not None:
-        yield single, row_passes.blocks_of(single, max_rows=max_rows)
+    if in_memory is not None:
+        yield in_memory, row_passes.blocks_of(in_memory, max_rows=max_rows)
 
 
 def rows_at_once(dataset: Dataset, max_rows: int) -> int:

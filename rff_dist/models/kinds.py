@@ -64,7 +64,7 @@ def write_any(model: AnyModel, url: PathLike, *, overwrite: bool = False) -> Non
 
 
 def kind_of(model: AnyModel) -> str:
-    """Return "regression", "classifier" or "clusters"."""
+    """Return "regression", "classifier" or "clusters"; records tell only two kinds."""
     if not isinstance(model, models.RidgeModel):
         return "clusters"
     return "classifier" if "classifier" in model.card else "regression"

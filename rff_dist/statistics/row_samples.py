@@ -30,9 +30,11 @@ from rff_dist.typing import FloatArray, IntArray, frozen
 # values of a column that lies far from 0 into one bin.
 MAX_ROWS = 4096
 MIN_ROWS = 512
-# numbers in a sample, 32 MiB: with more than 1,024 columns it has fewer rows
+# values in a sample, 32 MiB: with more than 1,024 columns it has fewer rows
 MAX_VALUES = 2**22
-_KEY_SEED = 0x726F7773  # the seed of the keys, far from users' seeds
+# The seed of the keys, far from users' seeds, and its stream of random numbers.
+_KEY_SEED = 0x726F7773
+_KEY_STREAM = 0
 
 
 @frozen(eq=False)
@@ -71,11 +73,9 @@ def sample_block(rows: Rows, columns: IntArray) -> RowSample:
     Rows of weight 0 are never in it.
     """
     size = sample_size(len(columns))
-    keys = uniforms.row_words(
-        _KEY_SEED, 0, rows.block.start, rows.block.start + len(rows.X)
-    )
+    keys = uniforms.row_words(_KEY_SEED, _KEY_STREAM, rows.block.start, rows.block.stop)
     weights = rows.weights
-    numbers = np.flatnonzero(weights > 0)
-    numbers = numbers[np.argsort(keys[numbers], kind="stable")[:size]]
-    values = rows.X[numbers[:, np.newaxis], columns].astype(np.float64)
-    return RowSample(size, keys[numbers], values, weights[numbers])
+    candidates = np.flatnonzero(weights > 0)
+    chosen = candidates[np.argsort(keys[candidates], kind="stable")[:size]]
+    values = rows.X[chosen[:, np.newaxis], columns].astype(np.float64)
+    return RowSample(size, keys[chosen], values, weights[chosen])

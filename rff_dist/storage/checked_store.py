@@ -56,6 +56,7 @@ class CheckedStore(WrapperStore[Store]):
         sums = self._sums_of.get(array + separator)
         if sums is None:
             return
+        # a chunk has whole rows: the key of the fourth one of X is "X/c/3/0"
         number = int(position.partition("/")[0])
         # beyond the rows that the manifest counts
         if number >= len(sums):
@@ -64,7 +65,8 @@ class CheckedStore(WrapperStore[Store]):
         if stored == sums[number].tobytes():
             return
         n_bits = (int.from_bytes(stored, "little") ^ int(sums[number])).bit_count()
-        # another chunk may have been written just now, so readers tell the two apart
+        # For another chunk readers look whether a program has just written it, and then
+        # raise ConflictError; damage stays damage.
         is_damaged = n_bits <= _FEW_BITS or len(chunk) < SUM_BYTES
         kind = IntegrityError if is_damaged else WrongChunkError
         raise kind(f"{key} is not the chunk that was written there")

@@ -89,6 +89,7 @@ def storage_of(location: Location) -> Any:
             )
         case "az":
             account = env("AZURE_STORAGE_ACCOUNT_NAME", "")
+            # here Icechunk takes no None as a prefix
             return icechunk.azure_storage(
                 account=account, container=bucket, prefix=prefix, from_env=True
             )
@@ -101,9 +102,9 @@ def icechunk_errors(
 ) -> Iterator[None]:
     """Turn Icechunk's errors into this package's.
 
-    Messages begin with `failure`. `consequence` is added where something is left as it
-    was. `version` is the version that is read, if any: a missing file then means that
-    it has expired.
+    Messages begin with `failure`. That of a StorageError goes on with `consequence`,
+    such as "; the dataset is unchanged". `version` is the version that is read, if any:
+    a missing file then means that it has expired.
     """
     icechunk = load_icechunk()
     try:

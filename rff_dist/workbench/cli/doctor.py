@@ -56,7 +56,7 @@ def doctor(
     data: str | None = fields.argument(
         "A dataset whose checksums are checked.", "DATA", None
     ),
-    # of its options those that lead to a running cluster
+    # its options of a running cluster; the command starts none
     cluster_options: Annotated[Cluster, "scheduler", "insecure"],
 ) -> Document:
     """Check versions, products, TLS, Prefect, and a dataset and a cluster if they are

@@ -19,8 +19,10 @@ _REASON_WIDTH = 58  # characters
 def version_cells(version: versions.Version) -> list[str]:
     """Return a version's cells, in the order of `COLUMNS`."""
     spec = version.lineage.get("spec") or {}
-    size = f"D {words.value_words(spec.get('n_components'))}"
-    if n_clusters := spec.get("n_clusters"):
+    n_clusters = spec.get("n_clusters")
+    if n_clusters is None:
+        size = f"D {words.value_words(spec.get('n_components'))}"
+    else:
         size = f"k {n_clusters:,}"
     # frequencies that the caller gave have no kernel
     kernel = (spec.get("kernel") or {}).get("name") or "features"
