@@ -89,9 +89,9 @@ class CrossValidation:
     __repr__ = short_repr
 
     @property
-    def units(self) -> rule.Units:
+    def units(self) -> rule.HeldOutUnits:
         """How splits count in means."""
-        return rule.Units.of_splits(self.weights)
+        return rule.HeldOutUnits.of_splits(self.weights)
 
     @property
     def mean(self) -> FloatArray:
@@ -182,7 +182,7 @@ class CrossValidation:
     def with_own_alphas(
         self, choice: Choice, *, always: bool, by: AlphaRule = "best"
     ) -> Choice:
-        """Return a choice with an alpha for each target; see `rule.Units`."""
+        """Return a choice with an alpha for each target; see `rule.HeldOutUnits`."""
         shared = int(np.argmin(np.abs(self.alphas - choice.alpha)))
         varying = np.flatnonzero(self.target_variance > 0.0)
         errors = self.errors[:, self.index_of(choice.n_components)][..., varying]

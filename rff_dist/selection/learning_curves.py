@@ -30,7 +30,7 @@ class LearningCurve:
     #: Mean squared errors, shape (n_points, n_splits, n_targets).
     errors: FloatArray
     #: The splits as units of a mean of errors: how much each counts.
-    units: rule.Units
+    units: rule.HeldOutUnits
 
 
 def learning_curve(
@@ -87,7 +87,7 @@ def learning_curve(
     return LearningCurve(
         numbers,
         np.moveaxis(np.array(errors), 0, 1)[first],
-        rule.Units.of_splits(np.array(weights)),
+        rule.HeldOutUnits.of_splits(np.array(weights)),
     )
 
 

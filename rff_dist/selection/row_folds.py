@@ -396,7 +396,7 @@ def choose_by_rows(
     if not len(varying) or not len(determined):
         return None
     # a unit is a row; with `frequency_weights` it counts as several observations
-    units = rule.Units.of_rows(weights, frequency_weights=frequency_weights)
+    units = rule.HeldOutUnits.of_rows(weights, frequency_weights=frequency_weights)
     losses = squares[determined][:, varying] / target_variance[varying, np.newaxis]
     losses = np.moveaxis(losses, -1, 0)  # rows first
 
@@ -439,7 +439,7 @@ def choose_by_rows(
 
 
 def _most_saved(
-    units: rule.Units, losses: FloatArray, taken: FloatArray
+    units: rule.HeldOutUnits, losses: FloatArray, taken: FloatArray
 ) -> tuple[float, float, int]:
     """Return the most that another alpha than the one taken may save of a target's
     error, the saving itself, and that alpha's index.

@@ -20,7 +20,7 @@ type Slack = Callable[[FloatArray, int], float | FloatArray]
 
 
 @frozen(eq=False)
-class Units:
+class HeldOutUnits:
     """Held-out folds or rows, and how they count in means of errors.
 
     Arrays of errors have units along their first axis.

@@ -13,7 +13,7 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from rff_dist.data.memory import ArrayDataset
 from rff_dist.selection.learning_curves import LearningCurve
-from rff_dist.selection.rule import Units
+from rff_dist.selection.rule import HeldOutUnits
 from rff_dist.storage.writing import write_dataset
 from rff_dist.workbench.jobs.comparison import (
     LINEAR,
@@ -473,7 +473,7 @@ def test_what_more_rows_would_do_goes_by_the_fall_and_its_standard_error(
     before = np.ones(4)
     after = (1 - fall + deviations) ** 2
     numbers = np.array([100.0, 200.0])
-    units = Units.of_splits(np.ones(4))
+    units = HeldOutUnits.of_splits(np.ones(4))
     curve = LearningCurve(numbers, np.zeros((2, 4, 1)), units)
     words = learning.help_words("rows", curve, np.stack([before, after]))
     ratio = np.sqrt(after.mean())

@@ -22,7 +22,7 @@ from rff_dist.selection.cross_validation import cross_validate
 from rff_dist.selection.error_table import CrossValidation
 from rff_dist.selection.grids import default_alphas
 from rff_dist.selection.row_folds import cross_validate_rows
-from rff_dist.selection.rule import Units
+from rff_dist.selection.rule import HeldOutUnits
 from rff_dist.statistics.accumulate import (
     Accumulations,
     accumulate_fold_rows,
@@ -534,6 +534,6 @@ def test_a_fold_without_rows_among_those_trained_on_is_left_out_unless_it_is_alo
 @pytest.mark.parametrize("exponent", [-900, 900])
 def test_standard_errors_have_the_scale_of_squared_errors(exponent):
     errors = np.random.default_rng(0).chisquare(1, (5, 3))
-    units = Units.of_splits(np.arange(1.0, 6.0))
+    units = HeldOutUnits.of_splits(np.arange(1.0, 6.0))
     scaled = units.standard_error(np.ldexp(errors, exponent))
     assert_array_equal(scaled, np.ldexp(units.standard_error(errors), exponent))
