@@ -80,6 +80,7 @@ def score_new_rows(
         raise DataError(
             f"all {rows.n_new:_} new rows have weight 0; at least one must count"
         )
+    # passes sum features before they are whitened; whoever reads the sums whitens them
     statistics = scored.statistics.with_whitener(model.feature_map.whitener)
     return replace(scored, statistics=statistics)
 

@@ -126,6 +126,7 @@ def _check_certificate(tls: TLSFiles) -> CheckResult:
     certificate = load_pem_x509_certificate(Path(tls.cert).read_bytes())
     days = (certificate.not_valid_after_utc.timestamp() - time.time()) / 86_400
     found = f"{tls.cert} is valid for {days:.0f} days"
+    # said first, since a new certificate comes with a new key
     if days < EXPIRES_SOON_DAYS:
         return CheckResult(found, "make new ones", is_failure=days < 0)
     if os.name == "posix" and Path(tls.key).stat().st_mode & OTHERS_RIGHTS:
