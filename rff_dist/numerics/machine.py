@@ -167,7 +167,7 @@ def falling_tiles(n_rows: int, most: int, *, multiple: int, least: int) -> list[
     return tiles
 
 
-def libraries_with_threads() -> list[dict[str, Any]]:
+def blas_libraries() -> list[dict[str, Any]]:
     """Return this process's BLAS libraries, as `threadpoolctl.threadpool_info`."""
     return cast("list[dict[str, Any]]", _libraries().info())
 

@@ -98,32 +98,21 @@ def products_for(n_rows: int, n_components: int) -> protocol.Products:
     all ways at its first such pass, and takes the fastest. `RFF_DIST_PRODUCTS` may name
     a way instead. Raises InvalidParameterError if that does not work here.
     """
-    operations = float(n_rows) * n_components**2
-    products = _unmeasured(n_components, operations)
-    if products is None:
-        return measure().best(n_components).products
-    return products
+    return _choose(n_components, float(n_rows) * n_components**2)
 
 
 def rate_for(n_components: int, operations: float = math.inf) -> Rate:
     """Return the rate of the way that `products_for` chooses for so many operations."""
-    products = _unmeasured(n_components, operations)
-    if products is None:
-        return measure().best(n_components)
-    with machine.single_threaded_blas():
-        return _measure_rate(products)
+    return _measure_rate(_choose(n_components, operations))
 
 
-def _unmeasured(n_components: int, operations: float) -> protocol.Products | None:
-    """Return the way that is taken without a measurement; None if ways must be
-    measured.
-    """
+def _choose(n_components: int, operations: float) -> protocol.Products:
     forced = os.environ.get(VARIABLE)
     if forced:
         return _forced(forced)
     if n_components < NARROW or operations < WORTH_MEASURING:
         return protocol.Float64Products()
-    return None
+    return measure().best(n_components).products
 
 
 def check_environment() -> None:
@@ -196,6 +185,7 @@ def _reason_against(products: protocol.Products) -> str | None:
     return f"wrong sums of {wrong}"
 
 
+@lru_cache  # the fastest way is asked for again by `rate_for`
 def _measure_rate(products: protocol.Products) -> Rate:
     """Time the products of one region in one thread, and the layout of its features."""
     region = _REGION
@@ -211,9 +201,10 @@ def _measure_rate(products: protocol.Products) -> Rate:
             panel.fill(0.0)
             tile.put(part.start, rows, panel)
 
-    # timed first: it writes the features that `gram` multiplies
-    seconds_to_put = _seconds(put)
-    seconds = _seconds(lambda: tile.gram(left, right, out))
+    with machine.single_threaded_blas():
+        # timed first: it writes the features that `gram` multiplies
+        seconds_to_put = _seconds(put)
+        seconds = _seconds(lambda: tile.gram(left, right, out))
     return Rate(
         products,
         gflops=2 * region**2 * _ROWS / seconds / 1e9,

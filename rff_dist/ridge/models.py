@@ -252,11 +252,10 @@ def one_or_several(alpha: ArrayLike) -> float | FloatArray:
 def describe_environment() -> Summary:
     """Return the versions and the kind of processor that bits depend on."""
     blas = set()
-    for library in machine.libraries_with_threads():
-        if library["user_api"] == "blas":
-            architecture = library.get("architecture", "")
-            words = (library["internal_api"], library["version"], architecture)
-            blas.add(" ".join(words).strip())
+    for library in machine.blas_libraries():
+        architecture = library.get("architecture", "")
+        words = (library["internal_api"], library["version"], architecture)
+        blas.add(" ".join(words).strip())
     packages = ("rff_dist", "numpy", "scipy", "zarr")
     return {
         "python": platform.python_version(),
