@@ -112,14 +112,15 @@ def kind_of(type_: pyarrow.DataType) -> str | None:
     """
     if types.is_dictionary(type_):
         type_ = type_.value_type
-    for kind, are_of_kind in (
-        ("text", (types.is_string, types.is_large_string, types.is_string_view)),
-        ("date", (types.is_date, types.is_timestamp)),
-        ("number", (_is_plain, _is_span, types.is_decimal, types.is_null)),
-    ):
-        if any(is_of_kind(type_) for is_of_kind in are_of_kind):
-            return kind
-    return None
+    is_text = types.is_string(type_) or types.is_large_string(type_)
+    if is_text or types.is_string_view(type_):
+        return "text"
+    if types.is_date(type_) or types.is_timestamp(type_):
+        return "date"
+    if _is_plain(type_) or _is_span(type_) or types.is_decimal(type_):
+        return "number"
+    # a column that is empty so far may hold numbers
+    return "number" if types.is_null(type_) else None
 
 
 def _is_plain(type_: pyarrow.DataType) -> bool:
@@ -300,10 +301,10 @@ def _is_list(type_: pyarrow.DataType) -> bool:
 def to_column(values: np.ndarray) -> pyarrow.Array:
     """Return a 1-D array of numbers or text as a column."""
     # Arrow copies text, and booleans too, which it packs into bits
+    if values.dtype.kind in "UT":
+        values = values.astype(object)
     if values.dtype.kind not in "iuf":
-        return pyarrow.array(
-            values.astype(object) if values.dtype.kind in "UT" else values
-        )
+        return pyarrow.array(values)
     plain = np.ascontiguousarray(array_checks.native(values))
     data = pyarrow.py_buffer(plain)
     return pyarrow.Array.from_buffers(

@@ -206,10 +206,6 @@ class Header:
         return max(1, (self.shards or self.chunks)[0])
 
     @property
-    def chunk_bytes(self) -> int:
-        return math.prod(self.chunks) * self.dtype.itemsize
-
-    @property
     def checksum(self) -> str | None:
         """The codec that notices damage; without one, wrong numbers are read."""
         codecs = _codecs_of(json.loads(self.text))
@@ -303,7 +299,8 @@ def _check_sizes(header: Header, label: str) -> None:
         )
     row_bytes = math.prod(header.shape[1:]) * header.dtype.itemsize
     # A block is whole stored objects, so memory contains at least one of them.
-    largest = max(header.chunk_bytes, header.stored_rows * row_bytes)
+    chunk_bytes = math.prod(header.chunks) * header.dtype.itemsize
+    largest = max(chunk_bytes, header.stored_rows * row_bytes)
     if largest > MAX_CHUNK_BYTES:
         raise StorageError(
             f"{label} has pieces of {largest / 2**30:.1f} GiB (shape {header.shape},"

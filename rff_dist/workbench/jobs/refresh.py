@@ -236,7 +236,7 @@ def _challenge(
     facts: Summary = {}
     scored = None
     if rows.n_new:
-        _check_memory(champion, dataset, rows, engine)
+        _check_memory(champion, dataset, engine)
         scored = do(
             "score", updates.score_new_rows, champion, dataset, rows, engine=engine
         )
@@ -298,7 +298,7 @@ def _challenge(
 
 
 def _check_memory(
-    champion: models.RidgeModel, dataset: blocks.Dataset, rows: NewRows, engine: Engine
+    champion: models.RidgeModel, dataset: blocks.Dataset, engine: Engine
 ) -> None:
     """Refuse an update that does not fit into memory, before its first pass."""
     feature_map = champion.feature_map
