@@ -97,7 +97,7 @@ def _arrow_reader(path: Path, source: Any) -> Any:
 
 def _numbered_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
     names = numbered(schema.names)
-    return pyarrow.schema(list(zip(names, schema.types, strict=True)))
+    return pyarrow.schema(zip(names, schema.types, strict=True))
 
 
 def memory_table(name: str, rows: pyarrow.Table, notes: Sequence[str] = ()) -> RawTable:

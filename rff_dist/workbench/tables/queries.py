@@ -217,7 +217,7 @@ def _as_table(result: Any, query: Query, url: Any) -> tables.RawTable:
     )
     first: Sequence[Any] = next(parts, [])
     columns = zip(*first, strict=True) if first else [()] * len(labels)
-    schema = pyarrow.schema(list(zip(names, map(_type, columns), strict=True)))
+    schema = pyarrow.schema(zip(names, map(_type, columns), strict=True))
 
     # The first rows are kept: they can be looked at before all rows are read once.
     def batches(types: tables.Types) -> tables.Batches:
