@@ -182,4 +182,4 @@ def _smoothed_targets(
     """Return each row's target for each class, shape (n_samples, n_classes)."""
     one_hot = softmax.shares_of_classes(targets)
     shares = np.average(one_hot, axis=0, weights=weights)
-    return np.asarray((n_observations * one_hot + shares) / (n_observations + 1.0))
+    return (n_observations * one_hot + shares) / (n_observations + 1.0)

@@ -528,7 +528,7 @@ def _mix_bits(mixed: NDArray[np.uint64]) -> NDArray[np.uint64]:
     # Stafford's thirteenth mixer: each bit of the result depends on all bits
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _numbers_below(

@@ -431,7 +431,7 @@ def class_weights(
                 f"all rows of the class {empty[0]!r} have sample_weight 0, so"
                 " class_weight='balanced' has no finite weight for it; drop these rows"
             )
-        return np.asarray(weight.sum() / (len(weight) * weight))
+        return weight.sum() / (len(weight) * weight)
     if not isinstance(class_weight, Mapping):
         raise InvalidParameterError(
             f"`class_weight` is {class_weight!r}; expected 'balanced', a mapping of"

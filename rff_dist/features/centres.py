@@ -75,7 +75,7 @@ def is_isolated(distances: FloatArray, nearest: IndexArray) -> BoolArray:
         return np.zeros(len(distances), bool)
     reach = distances[:, _NEIGHBOURS - 1]
     of_neighbours = np.sort(reach[nearest[:, :_NEIGHBOURS]], axis=1)[:, 1]
-    return np.asarray(reach > _ISOLATION * of_neighbours)
+    return reach > _ISOLATION * of_neighbours
 
 
 def choose_by_kmeans(

@@ -227,9 +227,9 @@ class SumsOfColumnsKernel(stationary.Stationary):
     ) -> FloatArray:
         n_functions = N_BASES * points.numbers.shape[1]
         scaled = X[:, :n_functions] / self.length_scales(X.shape[1])[:n_functions]
-        return np.asarray((np.tile(by_numbers, N_BASES) * scaled).sum(axis=0))
+        return (np.tile(by_numbers, N_BASES) * scaled).sum(axis=0)
 
 
 def _sums(scaled: FloatArray) -> FloatArray:
     n_columns = scaled.shape[1] // N_BASES
-    return np.asarray(scaled.reshape(len(scaled), N_BASES, n_columns).sum(axis=1))
+    return scaled.reshape(len(scaled), N_BASES, n_columns).sum(axis=1)

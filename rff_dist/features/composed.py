@@ -156,7 +156,7 @@ def unit_vectors(vectors: FloatArray, axis: int) -> FloatArray:
     largest = np.abs(vectors).max(axis=axis, keepdims=True)
     near_one = vectors / exact_sums.scales_near(largest)
     norms = np.linalg.norm(near_one, axis=axis, keepdims=True)
-    return np.asarray(near_one / np.where(norms > 0, norms, 1.0))
+    return near_one / np.where(norms > 0, norms, 1.0)
 
 
 # Rows of one product. Products always have this shape, since it decides how they round.

@@ -102,7 +102,7 @@ class EvidenceRows:
 
         def misfit(alpha: float) -> FloatArray:
             shrunk = projected**2 / (eigenvalues + alpha)[:, np.newaxis]
-            return np.asarray(np.maximum(total - shrunk.sum(axis=0), rounding))
+            return np.maximum(total - shrunk.sum(axis=0), rounding)
 
         def value(log_alpha: float) -> float:
             log_determinant = np.log1p(eigenvalues * np.exp(-log_alpha)).sum()
@@ -234,7 +234,7 @@ def _inverse(factor: FloatArray) -> FloatArray:
     upper = np.triu(factor)
     inverse = upper + upper.T
     inverse[np.diag_indices_from(inverse)] *= 0.5
-    return np.asarray(inverse)
+    return inverse
 
 
 @frozen
@@ -340,7 +340,7 @@ def likelihood_weights(sample_weight: FloatArray, *, repeated: bool) -> FloatArr
     if not repeated:
         # so that squares stay in float64's range
         relative = sample_weight / sample_weight.max()
-        return np.asarray(relative * (relative.sum() / (relative**2).sum()))
+        return relative * (relative.sum() / (relative**2).sum())
     if len(broken := sample_weight[sample_weight != np.rint(sample_weight)]):
         raise DataError(
             f"a sample weight is {broken[0]:g}, but these weights say how many times a"

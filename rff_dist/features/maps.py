@@ -86,7 +86,7 @@ class Standardizer:
             standardized[..., column] = np.where(
                 np.isfinite(values), self.mapped(column_map, values), values
             )
-        return np.asarray(standardized)
+        return standardized
 
     def mapped(self, column_map: ColumnMap, values: FloatArray) -> FloatArray:
         """Return values of a column as its map changes them."""
@@ -95,7 +95,7 @@ class Standardizer:
             column = column_map.column
             centred = values - self.mean[column]
             outputs += column_map.slope * centred / self.scale[column]
-        return np.asarray(outputs)
+        return outputs
 
     @property
     def mapped_columns(self) -> tuple[int, ...]:
@@ -372,7 +372,7 @@ class FeatureMap(ABC):
 
     def raw_coefficients(self, coefficients: FloatArray) -> FloatArray:
         """Return coefficients of the unnormalised features from those of Z."""
-        return np.asarray(exact_sums.expand(self.scales)[:, np.newaxis] * coefficients)
+        return exact_sums.expand(self.scales)[:, np.newaxis] * coefficients
 
     def transform(self, X: ArrayLike, *, dtype: DTypeLike = np.float64) -> AnyArray:
         """Return Z, O(n_samples * n_components * n_features).

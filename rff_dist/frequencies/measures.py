@@ -71,7 +71,7 @@ class GaussianMixture:
         normals = self.coordinates(uniforms[:, :n_features])
         if not self.has_scale:
             return normals
-        return np.asarray(normals * self.scales(uniforms[:, n_features:]))
+        return normals * self.scales(uniforms[:, n_features:])
 
     def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
         scales: FloatArray = np.ones((len(uniforms), 1))
@@ -83,7 +83,7 @@ class GaussianMixture:
         return np.asarray(scipy.special.ndtri(uniforms))
 
     def characteristic(self, t: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(-0.5 * t**2))
+        return np.exp(-0.5 * t**2)
 
 
 @frozen
@@ -110,7 +110,7 @@ class FewColumns:
 
     def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
         scales = self.scales_of_columns(uniforms, n_features)
-        return np.asarray(scales * self.coordinates(uniforms[:, :n_features]))
+        return scales * self.coordinates(uniforms[:, :n_features])
 
     def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
         if n_features == 1:
@@ -168,7 +168,7 @@ class ProductMeasure:
         return np.ones((len(uniforms), n_features))
 
     def coordinates(self, uniforms: FloatArray) -> FloatArray:
-        return np.asarray(self.quantile(uniforms))
+        return self.quantile(uniforms)
 
     def characteristic(self, t: FloatArray) -> FloatArray:
         return self.kernel(t)

@@ -417,7 +417,7 @@ def _distance(
     distance = np.subtract.outer(left.numbers[:, place], right.numbers[:, place])
     np.abs(distance, out=distance)
     distance *= factor
-    return np.asarray(np.minimum(distance, stationary.FAR, out=distance))
+    return np.minimum(distance, stationary.FAR, out=distance)
 
 
 def _differ(

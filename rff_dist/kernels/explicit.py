@@ -54,7 +54,7 @@ class Linear(base.Kernel):
 
     def diagonal(self, X: FloatArray) -> FloatArray:
         squares = (self._numbers(X) ** 2).sum(axis=1)
-        return np.asarray(squares + len(self.categories))
+        return squares + len(self.categories)
 
     def _numbers(self, X: FloatArray) -> FloatArray:
         if not self.categories:
@@ -92,10 +92,10 @@ class Polynomial(base.Kernel):
         object.__setattr__(self, "offset", float(offset))
 
     def gram(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        return np.asarray((left @ right.T + self.offset) ** self.degree)
+        return (left @ right.T + self.offset) ** self.degree
 
     def diagonal(self, X: FloatArray) -> FloatArray:
-        return np.asarray(((X * X).sum(axis=1) + self.offset) ** self.degree)
+        return ((X * X).sum(axis=1) + self.offset) ** self.degree
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Points:
         for mismatch, inverse in zip(mismatches, self.inverse_scales, strict=True):
             # one-hot vectors of different levels differ in two coordinates
             total += (2.0 * inverse**power) * mismatch
-        return np.asarray(np.sqrt(total) if is_euclidean else total)
+        return np.sqrt(total) if is_euclidean else total
 
 
 def as_points(X: FloatArray, scales: FloatArray, categories: Sequence[int]) -> Points:
@@ -283,7 +283,7 @@ class Stationary(base.ShiftInvariant):
         They are minus the derivatives by scaled numbers, times these numbers, summed
         over rows.
         """
-        return np.asarray((by_numbers * points.numbers).sum(axis=0))
+        return (by_numbers * points.numbers).sum(axis=0)
 
     def differentiate_points(
         self, points: Points
@@ -574,7 +574,7 @@ class RationalQuadratic(DistanceKernel):
 
     def of_distance(self, distance: FloatArray) -> FloatArray:
         logarithm = np.log1p(distance**2 / (2 * self.shape))
-        return np.asarray(np.exp(-self.shape * logarithm))
+        return np.exp(-self.shape * logarithm)
 
     def with_steepness(self, distance: FloatArray) -> tuple[FloatArray, FloatArray]:
         # −k'(r)/r = (1 + r²/2a)^(−a−1), a kernel of shape a + 1 at a distance √((a +
@@ -630,7 +630,7 @@ def _matern_scales(nu: float, uniforms: FloatArray) -> FloatArray:
 
 def _cauchy_quantile(uniforms: FloatArray) -> FloatArray:
     # exp(−|Δ|) is the characteristic function of Cauchy's distribution
-    return np.asarray(np.tan(np.pi * (uniforms - 0.5)))
+    return np.tan(np.pi * (uniforms - 0.5))
 
 
 def _gamma_scales(shape: float, uniforms: FloatArray) -> FloatArray:
@@ -642,12 +642,12 @@ def _laplace_quantile(uniforms: FloatArray) -> FloatArray:
     # 1/(1 + Δ²) is the characteristic function of Laplace's distribution; log1p keeps
     # digits in its middle
     centred = uniforms - 0.5
-    return np.asarray(-np.sign(centred) * np.log1p(-2 * np.abs(centred)))
+    return -np.sign(centred) * np.log1p(-2 * np.abs(centred))
 
 
 def _uniform_quantile(uniforms: FloatArray) -> FloatArray:
     # sin(Δ)/Δ is the characteristic function of the uniform distribution on [−1, 1]
-    return np.asarray(2 * uniforms - 1)
+    return 2 * uniforms - 1
 
 
 # -- the Matérn kernel of any order

@@ -266,4 +266,4 @@ def shifted_distances(points: FloatArray, centres: FloatArray) -> FloatArray:
     middle = centres.mean(axis=0)
     offsets = centres - middle
     products = (points - middle) @ offsets.T
-    return np.asarray(np.square(offsets).sum(axis=1) - 2.0 * products)
+    return np.square(offsets).sum(axis=1) - 2.0 * products

@@ -131,7 +131,7 @@ def _smallest(scores: FloatArray, rounding: float) -> IndexArray:
     up to rounding.
     """
     limits = scores.min(axis=1, keepdims=True) + rounding
-    return np.asarray((scores <= limits).argmax(axis=1))
+    return (scores <= limits).argmax(axis=1)
 
 
 def _rounding(gram: FloatArray, weights: FloatArray) -> float:

@@ -268,7 +268,7 @@ class FloatComparer(Comparer):
         self, affinities: FloatArray, features: FloatArray, centres: slice
     ) -> IndexArray:
         largest = affinities.max(axis=1, keepdims=True)
-        return np.asarray((affinities >= largest - self._tolerance).argmax(axis=1))
+        return (affinities >= largest - self._tolerance).argmax(axis=1)
 
     def squared_distances(self, features: FloatArray, labels: IndexArray) -> FloatArray:
         off = features * self._factors - self._centres[labels]

@@ -212,7 +212,7 @@ class PairedErrors:
         mean = challenger - champion
         spread = self.squares.value() - 2 * mean * self.differences.value()
         spread = spread + mean**2 * self.weight_squares.value()
-        return np.asarray(np.sqrt(np.maximum(spread, 0.0)) / self.weight.value())
+        return np.sqrt(np.maximum(spread, 0.0)) / self.weight.value()
 
 
 @frozen(eq=False)

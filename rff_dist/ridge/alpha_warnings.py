@@ -168,7 +168,7 @@ def _tolerated_rounding(
         return share * math.sqrt(solved.choice.score)
     assert solved.selection is not None
     errors = np.sqrt(solved.selection.score[varying]) / deviations[varying]
-    return np.asarray(share * errors)
+    return share * errors
 
 
 def warn_of_rounding(solved: SelectedSolution, moved: float) -> None:

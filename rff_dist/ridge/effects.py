@@ -185,7 +185,7 @@ def column_effect(
     heights = own_parts(model, rows, [column])[:, 0]
     n_base = len(at_base)
     base_height = np.average(heights[:n_base], axis=0, weights=at_base)
-    return np.asarray(heights[n_base:] - base_height)
+    return heights[n_base:] - base_height
 
 
 def effect_deviations(

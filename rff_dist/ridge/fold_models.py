@@ -143,7 +143,7 @@ def split_of_folds(fold_of_row: IntArray, models: FoldModels) -> IntArray:
     split_of_fold = np.full(models.folds.n_folds, -1, np.int64)
     n_splits = len(models.held_out_folds)
     split_of_fold[models.held_out_folds] = np.arange(n_splits)
-    return np.asarray(split_of_fold[fold_of_row])
+    return split_of_fold[fold_of_row]
 
 
 def predict_by_splits(
@@ -154,4 +154,4 @@ def predict_by_splits(
     n_splits = len(models.held_out_folds)
     predictions = predicting.predict_rows(rows, models.linear)
     by_split = predictions.reshape(n_rows, n_splits, predictions.shape[1] // n_splits)
-    return np.asarray(by_split[np.arange(n_rows), split])
+    return by_split[np.arange(n_rows), split]

@@ -265,7 +265,7 @@ def leave_one_out(
             len(decides_alone),
         )
     remainder = np.maximum(remainder, SMALLEST_REMAINDER)
-    return np.asarray(rows.y - (rows.y - predictions) / remainder)
+    return rows.y - (rows.y - predictions) / remainder
 
 
 def remainders(

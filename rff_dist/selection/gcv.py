@@ -182,7 +182,7 @@ def _path(
     if not varying.any():
         return np.zeros(len(log_evidences))
     means = log_evidences[:, varying].mean(axis=1)
-    return np.asarray(-2.0 * means / spectrum.n_samples)
+    return -2.0 * means / spectrum.n_samples
 
 
 def _minimum(

@@ -81,8 +81,8 @@ def shares_of_variance(errors: FloatArray, target_variance: FloatArray) -> Float
     """
     varying = target_variance > 0.0
     if not varying.any():
-        return np.asarray(errors.sum(axis=-1))
-    return np.asarray((errors[..., varying] / target_variance[varying]).mean(axis=-1))
+        return errors.sum(axis=-1)
+    return (errors[..., varying] / target_variance[varying]).mean(axis=-1)
 
 
 def end_of_grid(best: int, n_alphas: int) -> Literal["lower", "upper"] | None:

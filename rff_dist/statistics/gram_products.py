@@ -301,7 +301,7 @@ class GramOperator:
         sums = self.sums.cross.value()[:, -1]
         if not self.centred:
             return np.zeros(len(sums))
-        return np.asarray(sums / self.targets.weight)
+        return sums / self.targets.weight
 
     @cached_property
     def summary(self) -> TargetSummary:
@@ -406,7 +406,7 @@ def _norm_exponents(columns: FloatArray) -> IntArray:
     # scaled by the largest number first, so that squares do not overflow
     exponents = np.frexp(np.abs(columns).max(axis=0))[1]
     norms = np.linalg.norm(np.ldexp(columns, -exponents), axis=0)
-    return np.asarray(exponents + np.frexp(norms)[1])
+    return exponents + np.frexp(norms)[1]
 
 
 def gram_operator(

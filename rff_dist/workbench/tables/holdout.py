@@ -54,7 +54,7 @@ class Holdout:
         folds = folding.GroupFolds(1000, seed=self.seed).assign(
             0, len(keys), n_samples=len(keys), groups=keys
         )
-        return np.asarray(folds < round(1000 * self.share))
+        return folds < round(1000 * self.share)
 
     def first_test_value(self, values: np.ndarray) -> float:
         """Return the smallest held-out value, given the values of all rows.

@@ -132,7 +132,7 @@ def _held_out_rows(
     """Return which rows are held out: the latest by a column of X, or by a hash."""
     if column is not None:
         times = np.concatenate([batch["X"][:, column] for batch in read(["X"])])
-        return np.asarray(times >= holdout.first_test_value(times))
+        return times >= holdout.first_test_value(times)
     for name in ("groups", ID):
         if name in stored:
             choices = [holdout.holds(batch[name]) for batch in read([name])]
