@@ -27,9 +27,9 @@ from rff_dist.typing import frozen
 
 #: The orders of day, month and year in numbers.
 ORDERS = {"dmy": "day/month/year", "mdy": "month/day/year", "ymd": "year/month/day"}
-#: Forms of dates beyond ISO 8601, by the order of day and month; "" has the forms with
-#: only one possible order. In dates with points the day comes first. Texts are first
-#: rewritten by `_REWRITTEN`. If several forms fit a text, the first one counts.
+#: Forms of dates beyond ISO 8601, by the order of day and month. Forms with only one
+#: possible order are listed under "". In dates with points the day comes first. Texts
+#: are rewritten by `_REWRITTEN` before. If several forms fit a text, the first counts.
 FORMS = {
     "": [
         "%d.%m.%Y",
@@ -131,7 +131,7 @@ class Notation:
             values = _read_booleans(text)
         elif self.kind == "date":
             values = read_dates(text, self.order)
-        else:
+        else:  # numbers: columns that stay text are not read
             values = self._read_numbers(text)
         return values, compute.and_(compute.is_valid(text), compute.is_null(values))
 
@@ -183,19 +183,18 @@ def read_dates(text: pyarrow.Array, order: str = "") -> pyarrow.Array:
     """Return texts as dates and times; a text that is no date becomes null."""
     # many rows may have the same day, which is read once
     encoded = text.dictionary_encode()
-    values = _read_different_dates(encoded.dictionary, order)
+    values = _read_distinct_dates(encoded.dictionary, order)
     return values.take(encoded.indices)
 
 
-def _read_different_dates(text: pyarrow.Array, order: str) -> pyarrow.Array:
+def _read_distinct_dates(text: pyarrow.Array, order: str) -> pyarrow.Array:
     none = _no_text()
     iso = _matching(text, _ISO)
     days = compute.strptime(
         compute.utf8_slice_codeunits(iso, 0, 10), "%Y-%m-%d", "us", error_is_null=True
     )
-    iso = compute.if_else(
-        _is_on(days, compute.utf8_slice_codeunits(iso, 8, 10)), iso, none
-    )
+    day_texts = compute.utf8_slice_codeunits(iso, 8, 10)
+    iso = compute.if_else(_is_on(days, day_texts), iso, none)
     # Arrow reads up to six decimals of a second, and texts with and without zones apart
     iso = compute.replace_substring_regex(iso, r"(\.\d{6})\d+", r"\1")
     has_zone = compute.match_substring_regex(iso, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
