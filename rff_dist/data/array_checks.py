@@ -4,10 +4,11 @@ Arrays of users go in; the same arrays come out, or an error that names the wron
 NumPy would go on with a wrong shape or dtype, and fail elsewhere.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rff_dist.errors import DataError, InvalidParameterError, StorageError, warn
 
@@ -108,17 +109,20 @@ def native(values: np.ndarray) -> np.ndarray:
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def check_indices(indices: np.ndarray | Sequence[int], n_samples: int) -> np.ndarray:
-    """Return row numbers as int64, or refuse those outside the dataset."""
-    rows = np.asarray(indices)
+def check_rows(row_numbers: ArrayLike, n_samples: int) -> np.ndarray:
+    """Return row numbers, or the rows of a boolean mask, as int64; refuse others."""
+    rows = np.asarray(row_numbers)
+    if rows.dtype == bool and rows.shape == (n_samples,):
+        return np.flatnonzero(rows)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
         raise InvalidParameterError(
-            f"`indices` is {rows.dtype} of shape {rows.shape}; expected 1-D integers"
+            f"rows are given as {rows.dtype} of shape {rows.shape}; expected 1-D"
+            f" integers, or a boolean for each of {n_samples} rows"
         )
     rows = rows.astype(np.int64)
     if rows.size and not 0 <= rows.min() <= rows.max() < n_samples:
         last = n_samples - 1
         raise InvalidParameterError(
-            f"`indices` from {rows.min()} to {rows.max()}; expected 0 to {last}"
+            f"rows are given from {rows.min()} to {rows.max()}; expected 0 to {last}"
         )
     return rows

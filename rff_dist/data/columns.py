@@ -75,9 +75,7 @@ class MemoryColumn:
         return self.values[block.start : block.stop]
 
     def take(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
-        return np.asarray(
-            self.values[array_checks.check_indices(indices, self.n_samples)]
-        )
+        return np.asarray(self.values[array_checks.check_rows(indices, self.n_samples)])
 
     @cached_property
     def _digest(self) -> str:

@@ -209,7 +209,7 @@ class GridDataset(blocks.Dataset):
         """Return X, y, weights and groups of single rows, in the order of `indices`; a
         piece is read once.
         """
-        wanted = array_checks.check_indices(indices, self.n_samples)
+        wanted = array_checks.check_rows(indices, self.n_samples)
         X = np.empty((len(wanted), self.n_features), self.dtype)
         y = np.empty((len(wanted), self.n_targets)) if self.targets else None
         weight = np.empty(len(wanted)) if self.weighted else None

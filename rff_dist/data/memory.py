@@ -17,7 +17,7 @@ import numpy as np
 
 from rff_dist.checks import as_array
 from rff_dist.data import blocks
-from rff_dist.data.array_checks import check_indices, check_parts
+from rff_dist.data.array_checks import check_parts, check_rows
 from rff_dist.data.blocks import Sample
 from rff_dist.data.digests import digest_array, prefix_digest
 from rff_dist.errors import InvalidParameterError
@@ -102,7 +102,7 @@ class IndexedDataset(ArraysDataset):
         InvalidParameterError
             If a row number lies outside the dataset.
         """
-        return Sample(*self._select(check_indices(indices, self.n_samples)))
+        return Sample(*self._select(check_rows(indices, self.n_samples)))
 
     def read_weight(self, block: blocks.Block) -> np.ndarray | None:
         if self.sample_weight is None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rff_dist.data import folding, grids, labelled, xarrays
+from rff_dist.data.array_checks import check_rows
 from rff_dist.data.blocks import Dataset
 from rff_dist.errors import InvalidParameterError
 from rff_dist.estimators.inputs import is_in_memory
@@ -90,9 +91,9 @@ def _fold_of_row(splits: list[Any], n_samples: int, cv: Any) -> NDArray[np.int64
     trains_on_others = True
     for fold, (train, test) in enumerate(splits):
         is_held_out = np.zeros(n_samples, bool)
-        is_held_out[test] = True
+        is_held_out[check_rows(test, n_samples)] = True
         is_trained_on = np.zeros(n_samples, bool)
-        is_trained_on[train] = True
+        is_trained_on[check_rows(train, n_samples)] = True
         trains_on_others &= bool((is_trained_on != is_held_out).all())
         fold_of_row[is_held_out] = fold
         n_held_out += is_held_out

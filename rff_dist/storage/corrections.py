@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rff_dist.data.array_checks import check_indices
+from rff_dist.data.array_checks import check_rows
 from rff_dist.data.loads import with_load, without_deleted
 from rff_dist.data.row_batches import RowBatch, column_names
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
@@ -58,7 +58,7 @@ def replace_rows(
     ----------
     url : str or Path
         The dataset.
-    rows : int array of shape (n_rows,)
+    rows : int array of shape (n_rows,), or bool array of shape (n_samples,)
         Numbers of the rows, counted from 0, without repeats.
     X, y, sample_weight, groups, ids
         The new rows, in the order of `rows`; as for `append_dataset`.
@@ -92,7 +92,7 @@ def replace_batches(
 
     After the last batch, `change` returns the attributes to change.
     """
-    numbers = check_indices(np.asarray(rows, np.int64), dataset.n_before)
+    numbers = check_rows(rows, dataset.n_before)
     unique_numbers, counts = np.unique(numbers, return_counts=True)
     if (counts > 1).any():
         raise InvalidParameterError(
@@ -144,7 +144,7 @@ def delete_rows(
     ----------
     url : str or Path
         The dataset.
-    rows : int array of shape (n_rows,)
+    rows : int array of shape (n_rows,), or bool array of shape (n_samples,)
         Numbers of the rows, counted from 0; repeats do no harm.
     keep_order : bool, default=False
         Whether the remaining rows keep their order. All chunks from the first deleted
@@ -181,7 +181,7 @@ def delete_from(
     """
     n_before = dataset.n_before
     # ascending and without repeats, as `_delete` and `without_deleted` need them
-    deleted = np.unique(check_indices(np.asarray(rows, np.int64), n_before))
+    deleted = np.unique(check_rows(rows, n_before))
     n_rows = len(deleted)
     if not n_rows:
         return ChangeResult(0, n_before, n_before)

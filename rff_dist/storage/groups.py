@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data.array_checks import check_indices
+from rff_dist.data.array_checks import check_rows
 from rff_dist.errors import (
     ConflictError,
     IntegrityError,
@@ -310,7 +310,7 @@ class StoredArray:
 
     def take(self, indices: Any) -> AnyArray:
         """Read single rows in any order; each stored object is read once."""
-        wanted = check_indices(indices, self.header.shape[0])
+        wanted = check_rows(indices, self.header.shape[0])
         rows, places = np.unique(wanted, return_inverse=True)
         with self._checking():
             return arrays.gather_rows(self.array, rows, label=self.label)[places]

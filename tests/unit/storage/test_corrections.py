@@ -125,7 +125,8 @@ class Corrections(RuleBasedStateMachine):
         which = data.draw(
             st.lists(st.integers(0, n - 1), min_size=1, max_size=most, unique=True)
         )
-        found = delete_rows(self.url, which, keep_order=keep_order)
+        numbers = np.isin(np.arange(n), which) if data.draw(st.booleans()) else which
+        found = delete_rows(self.url, numbers, keep_order=keep_order)
         left = [row for i, row in enumerate(self.model) if i not in set(which)]
         self.model = [tuple(row) for row in read(self.url)]
         if keep_order:
@@ -256,6 +257,8 @@ class TestRefusals:
             ([40], InvalidParameterError, "40"),
             ([1, 1], InvalidParameterError, "row 1 is named 2 times"),
             ([1], DataError, "2 rows for 1 row numbers"),
+            ([1.7, 2.0], InvalidParameterError, "float64"),
+            ([False, True], InvalidParameterError, "bool.* 40 rows"),
         ],
     )
     def test_rows_that_are_not_there_or_twice(self, url, wanted, error, message):

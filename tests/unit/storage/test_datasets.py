@@ -476,10 +476,10 @@ def test_chunks_are_powers_of_two_of_at_most_16_mebibytes(row_bytes, n_samples):
     assert rows == 1 or rows * row_bytes <= 16 * 2**20
 
 
-@pytest.mark.parametrize("indices", [[50], [-1], [0.5], [[0]]])
+@pytest.mark.parametrize("indices", [[50], [-1], [0.5], [[0]], [True]])
 def test_rows_that_do_not_exist_are_refused(indices):
     foreign("a")
-    with pytest.raises(InvalidParameterError, match="`indices`"):
+    with pytest.raises(InvalidParameterError, match="rows are given"):
         open_dataset("a").take(indices)
 
 
