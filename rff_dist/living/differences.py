@@ -45,8 +45,8 @@ class Differences:
     replacements: ArrayDataset | None = None
     #: Rows that the model contains and the data no longer have; None if there are none.
     removals: ArrayDataset | None = None
-    #: Present numbers of rows that only moved: they are neither added nor removed.
-    moved_to: tuple[int, ...] = ()
+    #: Present rows that only moved: they are neither added nor removed.
+    moved_to: tuple[Range, ...] = ()
 
 
 def find_differences(
@@ -55,15 +55,17 @@ def find_differences(
     missing: Sequence[Range],
     *,
     start: int = 0,
+    refused: Sequence[Range] = (),
     only_appended: bool = False,
 ) -> Differences | None:
     """Compare a dataset with the earlier version that a model was trained on.
 
     `missing` are rows of that version that the model's sums lack, and `start` is the
-    first row that they are to contain now. With `only_appended` the old rows are known
-    to be unchanged, and nothing is read. Returns None if the dataset keeps no versions,
-    or that version has expired. Raises StatisticsError if more rows differ than fit
-    into memory.
+    first row that they are to contain now. `refused` rows enter only if the model has
+    equal ones that left their places. With `only_appended` the old rows are known to be
+    unchanged, and nothing is read. Returns None if the dataset keeps no versions, or
+    that version has expired. Raises StatisticsError if more rows differ than fit into
+    memory.
     """
     versions = _open_versions(dataset, version)
     if versions is None:
@@ -89,6 +91,7 @@ def find_differences(
         is_changed[:n_common] = (old[:n_common] != new).any(axis=1)
 
     is_in_model = ~contain_rows(missing, old_numbers)
+    is_refused = contain_rows(refused, new_numbers)
     is_wanted = new_numbers >= start
     leaving = np.flatnonzero(is_changed & is_in_model).tolist()
     entering = np.flatnonzero(is_changed[:n_common] & is_wanted).tolist()
@@ -105,36 +108,22 @@ def find_differences(
         if equal_rows:
             equal_rows.pop()
             moved.append(place)
-        else:
+        elif not is_refused[place]:
             replacements.append(place)
     removals = sorted(place for places in unmatched.values() for place in places)
 
-    changed = old_numbers[is_changed].tolist()
     return Differences(
         before,
         after,
-        tuple(merge_ranges((row, row + 1) for row in changed)),
+        _as_ranges(old_numbers[is_changed]),
         take_rows(after, new_numbers[replacements]),
         take_rows(before, old_numbers[removals]),
-        tuple(new_numbers[moved].tolist()),
+        _as_ranges(new_numbers[moved]),
     )
 
 
-def has_rows_of(dataset: Dataset, version: str | None, start: int, stop: int) -> bool:
-    """Return whether rows `start:stop` are the same in another version of the dataset.
-
-    False also if that is unknown: there are no versions, or that one has expired.
-    """
-    versions = _open_versions(dataset, version)
-    if versions is None:
-        return False
-    before, after, spans = versions
-    if stop > min(before.n_samples, after.n_samples):
-        return False
-    spans = [(max(a, start), min(b, stop)) for a, b in spans if a < stop and start < b]
-    _, old = _read_bytes(before, spans)
-    _, new = _read_bytes(after, spans)
-    return np.array_equal(old, new)
+def _as_ranges(numbers: IntArray) -> tuple[Range, ...]:
+    return tuple(merge_ranges((row, row + 1) for row in numbers.tolist()))
 
 
 def take_rows(dataset: Dataset, numbers: IntArray) -> ArrayDataset | None:

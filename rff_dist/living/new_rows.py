@@ -26,7 +26,7 @@ from rff_dist.errors import (
     InvalidParameterError,
     StatisticsError,
 )
-from rff_dist.living.differences import Differences, find_differences, has_rows_of
+from rff_dist.living.differences import Differences, find_differences
 from rff_dist.living.ranges import Range, count_rows, merge_ranges, without_rows
 from rff_dist.living.windows import ALL_ROWS, Window
 from rff_dist.recipes import model_rows
@@ -127,8 +127,7 @@ class NewRows:
         unchanged = without_rows(
             rows_in(model), [*self.differences.changed, *self.expired]
         )
-        moved = [(row, row + 1) for row in self.differences.moved_to]
-        return merge_ranges([*unchanged, *moved])
+        return merge_ranges([*unchanged, *self.differences.moved_to])
 
 
 def find_new_rows(
@@ -156,11 +155,13 @@ def find_new_rows(
     if window is None:
         window = old_window
     first = Window.parse(window).first_row(_loads_of(dataset, window))
-    differences = _compare(model, dataset, first)
+    refused = _refused_rows(model, dataset, refusals)
+    differences = _compare(model, dataset, first, refused)
     changed = differences.changed
 
     passed = (0, first)
-    left_out_so_far = _rows_left_out(model, dataset, refusals, changed)
+    in_model = without_rows(rows_in(model), changed)
+    left_out_so_far = without_rows(refused, [*in_model, *differences.moved_to])
     retried = []
     if backfill is not None:
         retried = without_rows(left_out_so_far, [(0, backfill)])
@@ -187,23 +188,48 @@ def find_new_rows(
     )
 
 
-def _rows_left_out(
-    model: RidgeModel,
-    dataset: blocks.Dataset,
-    refusals: Sequence[Refusal],
-    changed: Sequence[Range],
+def _refused_rows(
+    model: RidgeModel, dataset: blocks.Dataset, refusals: Sequence[Refusal]
 ) -> list[Range]:
-    """Return unchanged rows that are left out of a model, or were refused since."""
+    """Return the present numbers of rows that are left out of a model, or were refused
+    since. The model may have some of the latter after a backfill.
+    """
     n_before = n_seen(model)
-    refused = []
+    fingerprint = model.card["prefix_fingerprint"]
+    version = model.card.get("data_version")
+    refused = _follow(dataset, _left_out(model), n_before, fingerprint, version)
     for refusal in refusals:
-        is_new = not refusal.is_correction and refusal.stop > n_before
-        if is_new and _is_unchanged(refusal, dataset, changed):
-            refused.append((max(refusal.start, n_before), refusal.stop))
-    return merge_ranges([*without_rows(_left_out(model), changed), *refused])
+        if not refusal.is_correction and refusal.stop > n_before:
+            rows = [(refusal.start, refusal.stop)]
+            first_rows = (refusal.n_samples, refusal.fingerprint)
+            refused += _follow(dataset, rows, *first_rows, refusal.data_version)
+    return merge_ranges(refused)
 
 
-def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differences:
+def _follow(
+    dataset: blocks.Dataset,
+    rows: list[Range],
+    n_samples: int,
+    fingerprint: str,
+    version: str | None,
+) -> list[Range]:
+    """Return the present numbers of rows of an earlier version of the data, without
+    deleted and corrected ones.
+
+    None of them is known if the data have changed and keep no such version.
+    """
+    if not rows or fingerprint == dataset.recorded_prefix(n_samples):
+        return rows
+    others = without_rows([(0, n_samples)], rows)
+    differences = find_differences(dataset, version, others)
+    if differences is None:
+        return rows if _begins_with(dataset, n_samples, fingerprint) else []
+    return [*without_rows(rows, differences.changed), *differences.moved_to]
+
+
+def _compare(
+    model: RidgeModel, dataset: blocks.Dataset, first: int, refused: Sequence[Range]
+) -> Differences:
     """Return the corrected and deleted rows among a model's data from row `first` on.
 
     Without a common version the data must begin with the model's rows, unchanged.
@@ -216,6 +242,7 @@ def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differen
         version,
         missing_rows(model),
         start=first,
+        refused=refused,
         only_appended=fingerprint == dataset.recorded_prefix(n_before),
     )
     # None: the data keep no versions, or the model's version has expired.
@@ -232,17 +259,6 @@ def _compare(model: RidgeModel, dataset: blocks.Dataset, first: int) -> Differen
     if are_versions and model.card.get("data_id") == data_id:
         raise FingerprintMismatchError(_version_is_removed(model, dataset))
     raise FingerprintMismatchError(_rows_are_others(model, dataset))
-
-
-def _is_unchanged(
-    refusal: Refusal, dataset: blocks.Dataset, changed: Sequence[Range]
-) -> bool:
-    """Return whether the refused rows are still those of the dataset."""
-    # A change of any row changes the fingerprint of the first rows, so only the chunks
-    # of the refused rows are compared.
-    if changed:
-        return has_rows_of(dataset, refusal.data_version, refusal.start, refusal.stop)
-    return _begins_with(dataset, refusal.n_samples, refusal.fingerprint)
 
 
 def _rows_are_others(model: RidgeModel, dataset: blocks.Dataset) -> str:

@@ -27,7 +27,7 @@ from rff_dist.errors import (
     StorageError,
 )
 from rff_dist.features.levels import Levels
-from rff_dist.living import new_rows
+from rff_dist.living import new_rows, ranges
 from rff_dist.models import versions
 from rff_dist.recipes import recipes
 from rff_dist.ridge.models import RidgeModel, read_model, write_model
@@ -228,7 +228,6 @@ def take_out(url: str, data: locations.Location, do: steps.Runner) -> Summary:
                 # The replaced arrays stay until the next write, for their readers; this
                 # write removes them.
                 write_model(read_model(url), url, overwrite=True)
-    return {
-        name: record[name]
-        for name in ("model", "decision", "reason", "version", "digest", "n_samples")
-    }
+    names = ("model", "decision", "reason", "version", "digest", "n_samples", "n_gone")
+    n_left_out = ranges.count_rows(record["left_out"])
+    return {**{name: record[name] for name in names}, "n_left_out": n_left_out}

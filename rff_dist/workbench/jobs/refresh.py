@@ -191,6 +191,7 @@ def update_from(
                     current,
                     dataset,
                     rows,
+                    known_refusals,
                     contest.has_drifted,
                     contest.gate,
                     reason,
@@ -344,6 +345,7 @@ def publish_update(
     challenger: models.RidgeModel,
     dataset: blocks.Dataset,
     rows: NewRows,
+    known_refusals: Sequence[Refusal],
     has_drifted: bool,
     gate: gates.Gate,
     reason: str,
@@ -372,7 +374,7 @@ def publish_update(
         version = publishing.publish(
             challenger, location.url, data=dataset.url, reason=why, lineage=lineage
         )
-    refusals.forget_refusals(location, rows)
+    refusals.keep_refusals(location, known_refusals, rows)
     return version
 
 

@@ -48,15 +48,16 @@ def write_refusals(location: locations.Location, refusals: Sequence[Refusal]) ->
     locations.write_file(location, _REFUSED, content)
 
 
-def forget_refusals(location: locations.Location, rows: NewRows) -> None:
-    """Remove the refusals of rows that the model no longer lacks."""
-    refusals = read_refusals(location)
+def keep_refusals(
+    location: locations.Location, refusals: Sequence[Refusal], rows: NewRows
+) -> None:
+    """Record those of the known refusals whose rows the updated model still lacks."""
     valid_refusals = [
         refusal
         for refusal in refusals
         if any(_overlap(refusal, *ends) for ends in rows.left_out)
     ]
-    if valid_refusals != refusals:
+    if valid_refusals != read_refusals(location):
         write_refusals(location, valid_refusals)
 
 

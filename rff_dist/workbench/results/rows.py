@@ -133,8 +133,15 @@ def forgotten_document(record: Summary, job: specs.Forget) -> Document:
     """Return which rows were forgotten, and what still holds them."""
     facts = {"rows": words.change_words(record["n_before"], record["n_after"])}
     for update in record["updates"]:
-        n_rows = f"{update['n_samples']:,} rows"
-        facts[update["model"]] = f"{update['decision']}, {n_rows}"
+        decision = update["decision"]
+        holds = f"{update['n_samples']:,} rows"
+        if decision == "published":
+            if update["version"]:
+                decision += f", version {update['version']}"
+            holds += f" ({update['n_gone']:,} subtracted)"
+        if update["n_left_out"]:
+            holds += f"; {words.plural(update['n_left_out'], 'row')} stay refused"
+        facts[update["model"]] = f"{decision}: {holds}"
     facts["expired"] = words.plural(len(record["expired"]), "version")
     holders: Part = Paragraph("nothing still holds them")
     if record["holders"]:

@@ -351,3 +351,35 @@ def test_nothing_is_deleted_where_something_is_wrong(data):
         65, "forget", "p", "--rows rows.csv --serial"
     )
     assert open_dataset("d").version == before
+
+
+@pytest.mark.parametrize("rolls_back", [True, False])
+def test_rows_that_the_model_lacks_stay_out_when_others_are_forgotten(data, rolls_back):
+    document("fit", "d", "models/m", "--register", *PLAIN, *SMALL, "--serial")
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((300, 3))
+    append_dataset("d", X, 100 * rng.standard_normal(300))
+    update = ("update", "models/m", "d", "--serial")
+    run(*update, *["--force"] * rolls_back)
+    if rolls_back:
+        document("models", "rollback", "models/m")
+    assert document(*update)["left_out"] == [[N, N + 300]]
+    # rows 3 and 500 of the model, and two rows that it lacks, which move to 3 and 500
+    for rows, n_gone, n_left_out in (([3, N + 5], 1, 299), ([500], 1, 299)):
+        Path("rows.csv").write_text("row\n" + "\n".join(map(str, rows)) + "\n")
+        words = "--rows rows.csv --models models/m --serial"
+        [found] = document("forget", "d", words)["updates"]
+        assert (found["n_gone"], found["n_left_out"]) == (n_gone, n_left_out)
+        assert found["decision"] == "published"
+    assert found["n_samples"] == N - 2
+    assert document("models", "show", "models/m")["refused"]
+    again = document(*update)
+    assert (again["decision"], again["n_samples"]) == ("nothing new", N - 2)
+    back = document(*update, "--backfill 0 --force")
+    assert (back["n_new"], back["n_samples"]) == (299, N + 297)
+    left = open_dataset("d")
+    model = read_model("models/m")
+    expected = passes.accumulate(
+        left, model.feature_map, engine=SerialEngine(1), spec=model.statistics.spec
+    )
+    assert model.statistics.digest() == expected.digest()
