@@ -118,7 +118,9 @@ def _state_name(result: Facts, verdict: str) -> str:
     if not verdict or len(rmse) != 1:
         return name
     name += f": RMSE {score_words('rmse', rmse[0])}"
-    return f"{name}, {gate['change']}" if gate else name
+    if gate:
+        name += f", {gate['change']}{updates.waiting_words(result)}"
+    return name
 
 
 def _show_result(

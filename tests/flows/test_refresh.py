@@ -179,6 +179,14 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     assert state.name == "Nothing new; 300 rows were left out"
     assert accepting in Artifact.get("rff-refresh-result-main").data
 
+    append_dataset(parameters["data"], *batch(4, 300))
+    state = run(parameters)
+    assert state.name.startswith("Published: RMSE ")
+    assert state.name.endswith("; 300 rows were left out")
+    told = Artifact.get("rff-refresh-result-main").data
+    assert "Left out: `rows 1,200 to 1,499: RMSE is " in told
+    assert " --backfill 1200`" in told
+
 
 def test_a_failed_night_replaces_the_result_of_the_night_before(parameters):
     append_dataset(parameters["data"], *batch(1, 300))

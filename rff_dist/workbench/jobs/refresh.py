@@ -143,7 +143,7 @@ def update_from(
         # No engine is opened: most nights bring nothing, and a cluster takes longer to
         # start than this took.
         if rows.is_empty:
-            record |= {"decision": "nothing new", "reason": _why_nothing(rows, record)}
+            record |= {"decision": "nothing new", "reason": _why_nothing(rows)}
             record |= publishing.describe_model(location.url, champion, version)
             return UpdateResult(dataset, champion, None, record)
 
@@ -407,8 +407,8 @@ def _describe_rows(
     }
 
 
-def _why_nothing(rows: NewRows, record: Summary) -> str:
-    rows_words = "rows of the data"
+def _why_nothing(rows: NewRows) -> str:
+    rows_words = "rows of the dataset"
     if rows.window != windows.ALL_ROWS:
         rows_words = f"rows of the window {rows.window}"
     elif rows.first_row:
@@ -417,9 +417,7 @@ def _why_nothing(rows: NewRows, record: Summary) -> str:
     if not rows.left_out:
         return f"the model holds all {n_rows:,} {rows_words}"
     n_held = n_rows - ranges.count_rows(rows.left_out)
-    left_out = zip(record["left_out_rows"], record["left_out_because"], strict=True)
-    why = "; ".join(f"{place}: {because}" for place, because in left_out)
-    return f"the model holds {n_held:,} of {n_rows:,} {rows_words}. Left out are {why}"
+    return f"the model holds {n_held:,} of {n_rows:,} {rows_words}"
 
 
 def _describe_update(

@@ -38,7 +38,7 @@ def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
         if "columns" in record["drift"]["parts"]:
             parts.append(columns_table(record["drift"]["columns"][:MAX_COLUMNS]))
     return Document(
-        f"{decision}{_waiting_words(record)}: {words.place_words(record)}",
+        f"{decision}{waiting_words(record)}: {words.place_words(record)}",
         parts,
         details=details,
         record=record,
@@ -59,10 +59,6 @@ def update_facts(record: Facts) -> words.Lines:
     }
     if is_refused(record):
         facts["decision"] = words.Alert(record["decision"])
-    if left_out := record["left_out"]:
-        reasons = zip(record["left_out_rows"], record["left_out_because"], strict=True)
-        facts["left out"] = "; ".join(f"{rows}: {reason}" for rows, reason in reasons)
-        facts["to judge them again"] = update_command(record, left_out[0][0])
     holds = words.plural(record["n_samples"], "row")
     if record["window"] != "all":
         first = f"from row {record['first_row']:,} on"
@@ -81,17 +77,19 @@ def update_facts(record: Facts) -> words.Lines:
 
 
 def refusal_facts(record: Facts) -> words.Lines:
-    """Return what to do about rows that an update refused or found left out: which to
-    check, and the commands that correct them or accept them anyway.
+    """Return which rows a model lacks and why, which refused ones to check, and the
+    commands that correct them, judge them again or accept them anyway.
     """
-    if record["decision"] == "nothing new" and record["left_out"]:
-        kind = "left_out"
-    elif record["decision"] == "kept":
-        kind = "new"
-    else:
-        return {}
-    ranges = record[kind]
-    facts: words.Lines = {"to check": "; ".join(record[f"{kind}_rows"]) or None}
+    facts: words.Lines = {}
+    if ranges := record["left_out"]:
+        reasons = zip(record["left_out_rows"], record["left_out_because"], strict=True)
+        facts["left out"] = "; ".join(f"{rows}: {reason}" for rows, reason in reasons)
+        facts["to judge them again"] = update_command(record, ranges[0][0])
+    if record["decision"] == "kept":
+        ranges = record["new"]
+        facts["to check"] = "; ".join(record["new_rows"]) or None
+    elif record["decision"] != "nothing new" or not ranges:
+        return facts
     # rows that follow a table are corrected there
     if ranges and record["id"] is not None and record["table"] is None:
         correct = ["rff-dist", "data", "correct", record["data"], "FILE"]
@@ -110,9 +108,9 @@ def update_command(place: Facts, backfill: int | None, *more: str) -> str:
     return shlex.join([*command, *more])
 
 
-def _waiting_words(record: Facts) -> str:
-    """Return how many rows wait if an update found nothing new."""
-    if record["decision"] != "nothing new":
+def waiting_words(record: Facts) -> str:
+    """Return how many rows wait after an update that refused none."""
+    if is_refused(record):
         return ""
     return words.left_out_words(sum(b - a for a, b in record["left_out"]))
 
@@ -137,10 +135,10 @@ def decision_words(record: Facts) -> str:
         return "Refused: the model stays as it was"
     if is_refused(record):
         return "The new rows would be refused"
-    words_of_decision = decision.capitalize() + _waiting_words(record)
+    words_of_decision = decision.capitalize()
     if decision == "published" and record["version"] is not None:
         words_of_decision += f" as version {record['version']}"
-    return words_of_decision
+    return words_of_decision + waiting_words(record)
 
 
 def _drift_words(drift: Facts) -> str:

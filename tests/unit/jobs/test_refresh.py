@@ -162,14 +162,15 @@ def test_a_bad_batch_is_kept_out_and_the_next_good_one_is_judged_on_its_own(
     assert after.card == before.card
     again = run(any_place, data.now)
     assert again["left_out_because"] == [kept["reason"]]
-    assert (
-        again["reason"]
-        == "the model holds 1,200 of 1,600 rows of the data. Left out are rows 1,200 to"
-        f" 1,599: {kept['reason']}"
-    )
+    assert again["reason"] == "the model holds 1,200 of 1,600 rows of the dataset"
     data.append(2)
     good = run(any_place, data.now)
     assert good["decision"] == "published"
+    assert "; 400 rows were left out" in updates.decision_words(good)
+    for waiting in (again, good):
+        facts = updates.update_facts(waiting)
+        assert facts["left out"] == f"rows 1,200 to 1,599: {kept['reason']}"
+        assert "--backfill 1200" in facts["to judge them again"]
     assert (good["new"], good["left_out"]) == ([[1600, 2000]], [[1200, 1600]])
     assert good["n_samples"] == 1600
     assert read_model(any_place).card["left_out"] == [[1200, 1600]]
