@@ -17,6 +17,7 @@ import numpy as np
 from rff_dist.data.blocks import Dataset
 from rff_dist.engines import events
 from rff_dist.engines.protocol import Engine
+from rff_dist.errors import warn
 from rff_dist.features.maps import FeatureMap
 from rff_dist.fitting import parameters, plan, prepare, sizes
 from rff_dist.kmeans import cluster_sums, shapes
@@ -34,9 +35,13 @@ from rff_dist.kmeans.starts import (
     read_centres,
 )
 from rff_dist.pca.fit import fit_components
+from rff_dist.recipes import recipes
 from rff_dist.statistics import inspection
 from rff_dist.statistics.moments import Moments
 from rff_dist.typing import Do, FloatArray, IndexArray, Summary, call_step, frozen
+
+# the share of the variance of the inputs from which one column decides alone
+_DOMINANT = 0.99
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +100,8 @@ def fit(
 
     # mean, variance and range of each column
     moments = do("inspect", inspection.inspect, dataset, engine=engine)
+    if space.standardize is False:
+        warn_of_scales(dataset, moments)
 
     # the features that show shapes, and their number, from a sample of rows
     choice = None
@@ -139,6 +146,20 @@ def fit(
     return ClusterFit(
         replace(clusters, card=card), space, lloyd, choice, starts, tuple(passes)
     )
+
+
+def warn_of_scales(dataset: Dataset, moments: Moments) -> None:
+    """Warn if one column has nearly all of the variance, so that it alone decides."""
+    variances = moments.variances[: dataset.n_features].copy()
+    # of a category's one-hot columns, at most
+    variances[list(recipes.levels_of(dataset.attributes))] = 1.0
+    share = variances.max() / (variances.sum() or 1.0)
+    if share > _DOMINANT and np.count_nonzero(variances) > 1:
+        name = dataset.column_names[variances.argmax()]
+        warn(
+            f"columns are not scaled: {name!r} has {share:.1%} of their variance, so"
+            " clusters are ranges of it; set `standardize` to yes"
+        )
 
 
 def check_plan(

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data.blocks import Dataset, Rows
+from rff_dist.data import samples
+from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.protocol import Engine
@@ -45,6 +46,19 @@ def label_in_memory(
     return predicting.rows_in_memory(
         dataset, lloyd_pass.label_rows, clusters.state, engine=engine, label="label"
     )
+
+
+def label_sample(
+    dataset: Dataset, clusters: starts.Clusters, *, seed: int, n_rows: int
+) -> tuple[AnyArray, NDArray[np.int32]]:
+    """Return the inputs of up to `n_rows` sampled rows, and their clusters.
+
+    Raises DataError as `label_in_memory`.
+    """
+    dataset = model_rows.rows_for(dataset, clusters)
+    X = samples.sample_inputs(dataset.without_targets(), seed, n_rows=n_rows)
+    rows = Rows(Block(0, 0, len(X)), X)
+    return X, lloyd_pass.label_rows(rows, clusters.state)
 
 
 def inertia_of(dataset: Dataset, clusters: starts.Clusters, *, engine: Engine) -> float:

@@ -20,12 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from rff_dist.data import blocks, folding, samples
+from rff_dist.data import blocks, folding
 from rff_dist.errors import DataError
-from rff_dist.kmeans import lloyd_pass, starts
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.kmeans import starts
 from rff_dist.models import versions
 from rff_dist.numerics import machine
-from rff_dist.recipes import model_rows
 from rff_dist.ridge import models
 from rff_dist.selection import error_table
 from rff_dist.storage import documents
@@ -467,11 +467,7 @@ def view_clusters(
     `pca.fit.fit_components` computes the components of all rows. Raises DataError if
     the columns do not fit the clusters, or a sampled row holds NaN or infinity.
     """
-    dataset = model_rows.rows_for(dataset, clusters)
-    X = samples.sample_inputs(dataset.without_targets(), seed, n_rows=n_rows)
-    labels = lloyd_pass.label_rows(
-        blocks.Rows(blocks.Block(0, 0, len(X)), X), clusters.state
-    )
+    X, labels = kmeans_labels.label_sample(dataset, clusters, seed=seed, n_rows=n_rows)
     Z = clusters.feature_map.transform(X, dtype=np.float64)
     middle = Z.mean(axis=0)
     Z -= middle

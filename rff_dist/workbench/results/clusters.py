@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rff_dist.kmeans import labels as kmeans_labels
+from rff_dist.recipes import recipes
 from rff_dist.storage import records
 from rff_dist.text import first_few, number, redact
 from rff_dist.typing import Facts, FloatArray, Summary
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from rff_dist.workbench.jobs import cluster, specs
 
 MAX_CLUSTERS = 20  # in the table; the record has all
+MAX_COLUMNS = 4
+SAMPLE_ROWS = 2_000
 
 
 def clustering_document(
@@ -38,6 +42,7 @@ def clustering_document(
     if record["agreement"] is not None:
         facts |= agreement_facts(record["agreement"])
     facts["model"] = record["model"] and words.place_words(record)
+    columns_table = _columns_table(clustering, job.space.seed)
     details: list[Part] = [_job_details(record) | words.run_details(run)]
     details += numbers_tables(record)
     details.append(sizes_table(weights, MAX_CLUSTERS))
@@ -46,7 +51,7 @@ def clustering_document(
         following = [["predict", job.model, "DATA", "OUT"]]
     return Document(
         f"wrote {record['output']}",
-        [facts | words.run_facts(run)],
+        [facts | words.run_facts(run), columns_table],
         details=details,
         record=record,
         next=following,
@@ -56,6 +61,41 @@ def clustering_document(
 def _sizes(weights: FloatArray) -> str:
     """Return the rows or weights of the clusters in words, the largest first."""
     return words.value_words(np.sort(weights.astype(float))[::-1].tolist())
+
+
+def _columns_table(clustering: cluster.ClusteringResult, seed: int) -> Table:
+    """Return the columns that differ most between clusters: of sampled rows, the mean
+    of a number and the commonest level of a category.
+    """
+    clusters = clustering.clusters
+    dataset = clustering.dataset
+    X, labels = kmeans_labels.label_sample(
+        dataset, clusters, seed=seed, n_rows=SAMPLE_ROWS
+    )
+    is_in = labels == np.arange(clusters.n_clusters)[:, np.newaxis]
+    n_rows = is_in.sum(axis=1)
+    levels = recipes.levels_of(dataset.attributes)
+    columns = []
+    for j, name in enumerate(dataset.column_names):
+        values = X[:, [j]].astype(np.float64)
+        if j in levels:
+            values = (values == np.arange(len(levels[j]))).astype(np.float64)
+        means = is_in @ values / np.maximum(n_rows, 1)[:, np.newaxis]
+        # the share of the variance that lies between clusters
+        squares = np.square(means - values.mean(axis=0)).sum(axis=1)
+        share = n_rows @ squares / (len(X) * values.var(axis=0).sum() or 1.0)
+        cells = means[:, 0].tolist()
+        if j in levels:
+            cells = [levels[j][level] for level in means.argmax(axis=1)]
+        columns.append((share, j, name, cells))
+    columns.sort(reverse=True)
+    shown = columns[:MAX_COLUMNS]
+    rows = [
+        (i, n_rows, *(cells[i] for *_, cells in shown))
+        for i, n_rows, _ in sizes_table(clusters.weights, MAX_CLUSTERS).rows
+    ]
+    header = ("cluster", "rows", *(name for *_, name, _ in shown))
+    return Table("columns that differ most: mean, or commonest level", header, rows)
 
 
 def _job_details(record: Facts) -> Lines:

@@ -3,6 +3,7 @@ them.
 """
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,3 +102,21 @@ def test_a_failing_publication_leaves_nothing_half_done_or_says_what_is_left(
         assert read_any("model").n_clusters == 4
         note = "published at model, the labels are not: write them by `rff-dist predict"
         assert note in told.stderr
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_column_that_decides_alone_is_told_and_columns_that_differ_are_shown(scaled):
+    rng = np.random.default_rng(0)
+    wide = rng.normal(0, 1000, 300)
+    side = rng.integers(2, size=300)
+    lines = [f"{wide[i]},{6 * side[i]},{'lr'[side[i]]}ow" for i in range(300)]
+    Path("t.csv").write_text("\n".join(["wide,narrow,side", *lines]) + "\n")
+    document("ingest", "t.csv", "d")
+    options = "--n-clusters 2 --serial --standardize"
+    result = run("cluster", "d", "labels", options, "yes" if scaled else "no")
+    told = " ".join((result.stdout + result.stderr).split())
+    assert ("'wide' has 100.0%" in told) is not scaled
+    if scaled:
+        shown_columns = told.split("cluster rows ")[1]
+        assert shown_columns.startswith(("narrow side wide", "side narrow wide"))
+        assert {"low", "row"} <= set(shown_columns.split())
