@@ -37,7 +37,7 @@ def test_states_say_how_many_rows_came_or_which_were_refused(tmp_path):
     (tmp_path / "four.csv").write_text("a,y\n5,6\n")
     refused = night("three.csv", "1,2", ",4")
     assert refused.is_failed()
-    where = "three.csv: line 3, column 'a' is missing or not finite"
+    where = "three.csv: line 3, column 'a' is missing or not finite, as in 1 of 2 rows"
     assert refused.name == f"Refused: {where}"
     with refuses(DataError, where, "moved out of the folder, 1 other new file waits."):
         refused.result()

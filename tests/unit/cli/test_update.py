@@ -53,8 +53,7 @@ def test_an_update_is_told_and_a_second_one_has_nothing_to_do(job, tmp_path):
     for expected in (
         "published:",
         "new rows 300",
-        "embedding, columns",
-        "heat",
+        "in heat (+0.508 sd)",
         "1,100 rows",
     ):
         assert expected in told
@@ -78,7 +77,7 @@ def test_rows_that_a_registered_model_lacks_are_listed_with_the_reason_and_the_w
     assert "lacks" not in shown("models", "show", registered)
     append_dataset(data, *batch(1, 300))
     shown("update", registered, data, "--serial")
-    assert "replaces and removes rows again" in " ".join(
+    assert "`update --backfill ROW` judges them again" in " ".join(
         shown("models", "rollback", registered).split()
     )
     again = shown("update", registered, data, "--serial")
