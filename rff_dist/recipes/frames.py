@@ -108,7 +108,7 @@ def learn_table(
     if recipe.left_out:
         reasons = [f"{clipped(name)}: {why}" for name, why in recipe.left_out.items()]
         warn(f"columns that are left out: {'; '.join(reasons[:10])}")
-    return recipe
+    return recipe.with_meanings(schema)
 
 
 def is_plain(table: Any) -> bool:
@@ -199,7 +199,13 @@ def as_arrow(frame: Any) -> pyarrow.Table:
     try:
         if hasattr(frame, "to_arrow"):
             return frame.to_arrow()
-        return pyarrow.Table.from_pandas(frame, preserve_index=False)
+        table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+        for name, dtype in frame.dtypes.items():
+            if dtype.kind == "O" and types.is_timestamp(table.field(str(name)).type):
+                zones = frame[name].dropna().map(lambda time: time.tzinfo is None)
+                if zones.nunique() > 1:
+                    raise ValueError(f"column {name!r} has times with and without zone")
+        return table
     except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DataError(
             f"the {type(frame).__name__} is no table that Arrow can hold:"

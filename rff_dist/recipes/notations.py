@@ -200,6 +200,8 @@ def _read_distinct_dates(text: pyarrow.Array, order: str) -> pyarrow.Array:
     has_zone = compute.match_substring_regex(iso, r":.*(Z|[+-]\d\d(:?\d\d)?)$")
     zoned = compute.if_else(has_zone, iso, none)
     plain = compute.if_else(has_zone, none, iso)
+    if zoned.null_count < len(zoned):  # times without a zone are then misfits
+        plain = pyarrow.nulls(len(plain), plain.type)
     moment = pyarrow.timestamp("us")
     parts = [
         plain.cast(moment),

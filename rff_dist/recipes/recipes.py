@@ -31,6 +31,7 @@ from rff_dist.recipes.tables import (
     RawTable,
     kind_of,
     listed,
+    meaning_of,
     number_dtype,
     read_type,
     with_lists,
@@ -41,6 +42,13 @@ from rff_dist.typing import AnyDType, Facts, FloatArray, Summary, frozen
 
 RECIPE = "recipe"  # the attribute's name in datasets and in models' cards
 _FORMAT = 2
+# By the meaning that a column should have.
+_CONVERSIONS = {
+    "durations": "pd.to_timedelta({}, unit='s') of seconds",
+    "numbers": "{}.dt.total_seconds(), if the numbers are seconds",
+    "times with a zone": "{}.dt.tz_localize(…), with the zone of these times",
+    "times without a zone": "{}.dt.tz_localize(None)",
+}
 
 
 @frozen
@@ -59,6 +67,8 @@ class Recipe:
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: how texts write numbers or dates, also in columns that are no inputs
     notations: Mapping[str, Notation] = field(default_factory=dict)
+    #: by column of numbers or dates: its `meaning_of`; not of texts that were read
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -153,6 +163,13 @@ class Recipe:
         then read as plain numbers or dates.
         """
         table = with_lists(table)
+        for name, meaning in self.with_meanings(table.schema).meanings.items():
+            if (known := self.meanings.get(name, meaning)) != meaning:
+                raise DataError(
+                    f"{table.name}: column {name!r} holds {meaning}; expected {known},"
+                    " as in the table that the dataset or model was made of. Use"
+                    f" {_CONVERSIONS[known].format(f'X[{name!r}]')}"
+                )
         notations = {}
         for name, kind in self._reads.items():
             is_text = name in table.schema.names and (
@@ -161,6 +178,19 @@ class Recipe:
             if kind in ("number", "date") and is_text:
                 notations[name] = Notation(kind)
         return with_notations(table, {**notations, **self.notations})
+
+    def with_meanings(self, schema: pyarrow.Schema) -> Recipe:
+        """Return a recipe that knows the meanings of a table's columns, by the types of
+        the table before texts are read.
+        """
+        kinds = self._reads
+        meanings = {
+            column.name: meaning_of(column.type)
+            for column in schema
+            if column.type != pyarrow.null()
+            and kind_of(column.type) == kinds.get(column.name) != "text"
+        }
+        return replace(self, meanings=meanings)
 
     def types_to_read_by(
         self, schema: pyarrow.Schema, table: str
@@ -271,6 +301,7 @@ class Recipe:
             "reading": _as_dict(self.reading),
             "notes": {name: list(notes) for name, notes in self.notes.items()},
             "notations": notations,
+            "meanings": dict(self.meanings),
         }
 
     @classmethod
@@ -297,6 +328,7 @@ class Recipe:
             CsvOptions(**values.get("reading", {})),
             values.get("notes", {}),
             {name: Notation(**members) for name, members in notations},
+            values.get("meanings", {}),
         )
 
     @property

@@ -123,6 +123,15 @@ def kind_of(type_: pyarrow.DataType) -> str | None:
     return "number" if types.is_null(type_) else None
 
 
+def meaning_of(type_: pyarrow.DataType) -> str:
+    """Return what numbers or dates of a type are, where their kind does not say it."""
+    if types.is_duration(type_):
+        return "durations"
+    if types.is_timestamp(type_) and type_.tz:
+        return "times with a zone"
+    return "times without a zone" if kind_of(type_) == "date" else "numbers"
+
+
 def _is_plain(type_: pyarrow.DataType) -> bool:
     is_number = types.is_integer(type_) or types.is_floating(type_)
     return bool(is_number or types.is_boolean(type_))
@@ -210,7 +219,10 @@ def column_of(values: Sequence[Any]) -> pyarrow.Array:
         moments = [
             datetime(*v.timetuple()[:3]) if type(v) is date else v for v in values
         ]
-        return pyarrow.array(moments, pyarrow.timestamp("us"))
+        is_zoned = any(moment.tzinfo for moment in moments if moment is not None)
+        return pyarrow.array(
+            moments, pyarrow.timestamp("us", "UTC" if is_zoned else None)
+        )
     if len(kinds) == 1 or kinds <= {list, dict}:
         return pyarrow.array(values)
     texts = [None if value is None else cell_text(value) for value in values]

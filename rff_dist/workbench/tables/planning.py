@@ -52,7 +52,7 @@ def plan_rows(
     given_recipe: Recipe | None = options.recipe
     # rows are held out by the order of this column, if any
     time = None if selection is None else selection.holdout.by
-    tables = [source.table for source in opened]
+    stored = tables = [source.table for source in opened]
     if given_recipe is None:
         notations = notations_of(tables, roles, time, options.reading)
         tables = [with_notations(table, notations, is_new=True) for table in tables]
@@ -114,6 +114,10 @@ def plan_rows(
         notes={name: lines for name, lines in notes.items() if lines},
         notations=notations,
     )
+    if given_recipe is None:
+        recipe = recipe.with_meanings(stored[0].schema)
+        for table in stored[1:]:
+            recipe.read(table)  # raises DataError if meanings differ
     # Planned a second time: X's dtype follows from what was learned.
     final = column_roles.plan_columns(schema, roles, recipe, first.name)
     types = {**time_type, **types_of_constants(schema, recipe), **final.types}

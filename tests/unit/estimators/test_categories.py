@@ -446,6 +446,34 @@ def test_cells_that_are_no_single_values_are_refused_by_column(cell, container):
         fit("ridge", X)
 
 
+DAYS = pd.Series(COLUMNS["day"])
+ZONED = DAYS.dt.tz_localize("America/Los_Angeles")
+SPANS = DAYS - DAYS[0]
+
+
+@pytest.mark.parametrize(
+    ("fitted", "given", "advice"),
+    [
+        (ZONED, DAYS, "X['day'].dt.tz_localize("),
+        (DAYS, ZONED, "X['day'].dt.tz_localize(None)"),
+        (SPANS, SPANS.dt.total_seconds(), "pd.to_timedelta(X['day'], unit='s')"),
+        (SPANS.dt.total_seconds(), SPANS, "X['day'].dt.total_seconds()"),
+        (pd.Series([DAYS[0], *ZONED[1:]], dtype=object), None, "with and without zone"),
+    ],
+)
+@pytest.mark.parametrize(
+    "convert", [pd.DataFrame, pl.from_pandas], ids=["pandas", "polars"]
+)
+def test_times_and_durations_that_mean_something_else_are_refused(
+    fitted, given, advice, convert
+):
+    frame = pandas(COLUMNS)
+    with refuses(DataError, "'day'", advice):
+        model = fit("ridge", frame.assign(day=fitted))
+        assert len(model.predict(frame.assign(day=fitted))) == N
+        model.predict(convert(frame.assign(day=given)))
+
+
 @pytest.mark.parametrize("name", ["width", "town"])
 def test_columns_of_one_name_are_refused(name):
     frame = pandas(COLUMNS)

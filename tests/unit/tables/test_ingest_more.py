@@ -8,7 +8,7 @@ import os
 import re
 import sqlite3
 import subprocess
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -456,7 +456,7 @@ class TestQueries:
         assert batch.to_pydict() == {
             "day": [midnight, None],
             "mixed": [midnight, moment],
-            "zone": [datetime(2020, 2, 1, 4), None],
+            "zone": [datetime(2020, 2, 1, 4, tzinfo=UTC), None],
             "flag": [True, None],
         }
 
