@@ -17,6 +17,12 @@ from rff_dist.fitting.options import RidgeOptions
 from rff_dist.fitting.predicting import predict_rows
 from rff_dist.recipes import encoders, recipes
 from rff_dist.ridge import fit as ridge
+from rff_dist.workbench.jobs.comparison import (
+    OURS,
+    ComparisonRows,
+    ModelComparison,
+    Predictions,
+)
 from rff_dist.workbench.jobs.fits import JobData
 from rff_dist.workbench.page import (
     columns,
@@ -364,21 +370,35 @@ def test_a_column_that_matters_only_with_others_is_named_below_its_small_share(
         assert f"“columns together” ({dict(table)['columns together']})" in said[0]
 
 
+@pytest.mark.parametrize("classify", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_repeated_rows_are_counted_among_training_and_test_rows(dtype):
+def test_repeated_rows_are_counted_among_training_and_test_rows_with_their_errors(
+    dtype, classify
+):
     X = np.arange(40.0).reshape(20, 2)
     y = np.arange(20.0)[:, np.newaxis]
     X[5:8] = X[4]  # three have the columns of row 4
     y[5:7] = y[4]  # two of them its target too
     X[0, 0] = 0.0
     test_X = np.array([[-0.0, 1.0], X[4], X[4], [0.5, 1.0]], dtype)
-    sample = page_sample.PageSample(X.astype(dtype), y, [], [])
-    repeats, known = distributions.repeats_words(sample, test_X)
-    assert re.findall(r"[\d,]+", repeats) == ["2", "20"]
-    assert re.findall(r"[\d,]+", known) == ["3", "4", "20"]
-    assert distributions.repeats_words(sample, test_X[:0]) == [repeats]
-    sample = page_sample.PageSample(X[:5], y[:5], [], [])
-    assert distributions.repeats_words(sample, X[8:]) == []
+    used = [page_sample.TableColumn(name, (0,)) for name in "ab"]
+    sample = page_sample.PageSample(X.astype(dtype), y, used, [])
+    observed = np.array([[1.0], [2.0], [4.0], [9.0]])
+    if classify:
+        observed = np.array([0, 1, 1, 2])
+    rows = ComparisonRows("test", 4, np.arange(4), test_X, observed)
+    ours = {OURS: Predictions(np.zeros_like(observed))}
+    compared = ModelComparison(rows, observed, ours, list("abc") if classify else None)
+    repeats, known = distributions.repeats_words(sample, compared)
+    assert re.findall(r"[\d,]+", repeats) == ["2", "20", "2"]
+    errors = ["33.3", "0.0"] if classify else [f"{np.sqrt(7):.3f}", "9.000"]
+    assert re.findall(r"[\d,.]*\d", known) == ["3", "4", "20", "2", *errors]
+    assert distributions.repeats_words(sample, None) == [repeats]
+    sample = page_sample.PageSample(X[:6], y[:6], used, [])
+    (repeats,) = distributions.repeats_words(sample, None)
+    assert repeats.startswith("1 of these 6 rows repeats")
+    sample = page_sample.PageSample(X[8:], y[8:], used, [])
+    assert distributions.repeats_words(sample, compared) == []
 
 
 def test_levels_of_a_few_rows_are_not_shown():

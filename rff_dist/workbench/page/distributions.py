@@ -17,12 +17,13 @@ from rff_dist.kernels import stationary
 from rff_dist.recipes import recipes
 from rff_dist.ridge import models
 from rff_dist.statistics import row_samples
-from rff_dist.text import clipped
-from rff_dist.typing import AnyArray
+from rff_dist.text import clipped, score_words, share
+from rff_dist.typing import AnyArray, BoolArray
+from rff_dist.workbench.jobs.comparison import OURS, ModelComparison
 from rff_dist.workbench.page import page_sample, pictures
 from rff_dist.workbench.results import document, figures
 from rff_dist.workbench.results import rows as rows_words
-from rff_dist.workbench.results.words import Table, value_words
+from rff_dist.workbench.results.words import Table, plural, value_words
 
 _BARS = 24  # of a distribution
 _DATA_COLUMNS = 100  # whose values are described
@@ -33,13 +34,13 @@ def data_tables(
     page: document.Document,
     sample: page_sample.PageSample,
     model: models.RidgeModel,
-    test_X: AnyArray,
+    comparison: ModelComparison | None,
 ) -> None:
     """Add pictures and tables of the sampled rows' columns, and their treatment.
 
-    Rows that are there twice are counted, and rows of `test_X` that are among them.
+    Rows that are there twice are counted, and compared rows that are among them.
     """
-    for words in repeats_words(sample, test_X):
+    for words in repeats_words(sample, comparison):
         page.say(words)
     shown = sample.columns[:_DATA_COLUMNS]
     _draw_distributions(page, sample, shown)
@@ -70,26 +71,50 @@ def data_tables(
     _treatment_section(page, sample, model, shown)
 
 
-def repeats_words(sample: page_sample.PageSample, test_X: AnyArray) -> list[str]:
-    """Say how many sampled rows repeat others, and how many test rows have the columns
-    of one of them.
+def repeats_words(
+    sample: page_sample.PageSample, comparison: ModelComparison | None
+) -> list[str]:
+    """Say how many sampled rows repeat others, how many compared rows equal one of
+    them, and the errors on these.
     """
     n_rows = f"{len(sample.X):,}"
+    where = f"in the {plural(len(sample.columns), 'column')} used"
     words = []
     rows = _row_bytes(np.hstack([sample.X, sample.y]))
     if n_repeats := len(rows) - len({*rows}):
+        repeat = "repeats" if n_repeats == 1 else "repeat"
         words.append(
-            f"{n_repeats:,} of these {n_rows} rows repeat an earlier one: the columns"
-            " and the target are the same."
+            f"{n_repeats:,} of these {n_rows} rows {repeat} an earlier one {where} and"
+            " in the target."
         )
+    if comparison is None:
+        return words
     known = {*_row_bytes(sample.X)}
-    if n_known := sum(row in known for row in _row_bytes(test_X)):
+    is_known = np.array([row in known for row in _row_bytes(comparison.rows.X)])
+    if is_known.any():
         words.append(
-            f"{n_known:,} of {len(test_X):,} test rows have the same values in all"
-            f" columns as one of these {n_rows} rows: predicting them is easier than"
-            " predicting new ones."
+            f"{is_known.sum():,} of {len(is_known):,} test rows equal one of these"
+            f" {n_rows} rows {where}{_errors_words(comparison, is_known)}."
         )
     return words
+
+
+def _errors_words(comparison: ModelComparison, is_known: BoolArray) -> str:
+    """Return the errors on some rows and on the others."""
+    losses = comparison.losses_of(comparison.ours, "accuracy")
+    if losses is None or comparison.measure == "r2" or is_known.all():
+        return ""
+    known, others = (
+        comparison.mean(losses * part) / comparison.mean(part * 1.0)
+        for part in (is_known, ~is_known)
+    )
+    if comparison.classes is not None:
+        return f"; {share(1 - known)} of them are right, {share(1 - others)} of others"
+    like = comparison.scores[OURS]["rmse"][0]
+    of_known, of_others = (
+        score_words("rmse", loss**0.5, like=like) for loss in (known, others)
+    )
+    return f"; their RMSE is {of_known}, that of others {of_others}"
 
 
 def _row_bytes(rows: AnyArray) -> list[bytes]:

@@ -327,10 +327,9 @@ def model_page(
         n_rows = f"All {len(sample.X):,}"
     whose = f"{rows_kind}, of {place_of_rows}"
     page.section("Data", f"{n_rows} {whose}.", is_folded=True)
-    test_X = sample.X[:0]
-    if comparison is not None and comparison.rows.origin == "test" and not are_new:
-        test_X = comparison.rows.X
-    distributions.data_tables(page, sample, model, test_X)
+    has_test_rows = comparison is not None and comparison.rows.origin == "test"
+    tested = comparison if has_test_rows and not are_new else None
+    distributions.data_tables(page, sample, model, tested)
     _choice_section(page, model)
     _approximation_section(page, sample, model)
     test_data = None if metrics is None else metrics["test_data"]
