@@ -215,9 +215,9 @@ def test_a_page_predicts_a_bounded_number_of_rows(monkeypatch, n_columns):
     page = Document("")
     show_columns(page, data, model)
     shuffled = asked[: -columns.CURVE_POINTS * min(n_columns, columns.CURVES)]
-    # before anything is shuffled rows are predicted twice
-    assert sum(shuffled) <= importance.SHUFFLED_ROWS + 2 * page_sample.SAMPLE_ROWS
-    assert len(shuffled) <= importance.SHUFFLED_COLUMNS + 2
+    # before columns are shuffled rows are predicted twice, and once after it
+    assert sum(shuffled) <= importance.SHUFFLED_ROWS + 3 * page_sample.SAMPLE_ROWS
+    assert len(shuffled) <= importance.SHUFFLED_COLUMNS + 3
     drawn = asked[len(shuffled) :]
     assert max(drawn) <= columns.CURVE_ROWS or (
         sum(drawn) * model.feature_map.n_components <= columns.CURVE_VALUES
@@ -390,13 +390,10 @@ def test_repeated_rows_are_counted_among_training_and_test_rows_with_their_error
     ours = {OURS: Predictions(np.zeros_like(observed))}
     compared = ModelComparison(rows, observed, ours, list("abc") if classify else None)
     repeats, known = distributions.repeats_words(sample, compared)
-    assert re.findall(r"[\d,]+", repeats) == ["2", "20", "2"]
+    assert re.findall(r"\d+", repeats) == ["20", "2", "2"]
     errors = ["33.3", "0.0"] if classify else [f"{np.sqrt(7):.3f}", "9.000"]
-    assert re.findall(r"[\d,.]*\d", known) == ["3", "4", "20", "2", *errors]
+    assert re.findall(r"[\d,.]*\d", known) == ["4", "20", "2", "3", *errors]
     assert distributions.repeats_words(sample, None) == [repeats]
-    sample = page_sample.PageSample(X[:6], y[:6], used, [])
-    (repeats,) = distributions.repeats_words(sample, None)
-    assert repeats.startswith("1 of these 6 rows repeats")
     sample = page_sample.PageSample(X[8:], y[8:], used, [])
     assert distributions.repeats_words(sample, compared) == []
 

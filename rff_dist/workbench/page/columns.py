@@ -1,9 +1,9 @@
 """Which columns matter to a model: permutation importance, effects, partial dependence.
 
-A model and a sample of its training rows go in; a section of the page comes out, with a
-table, bars and curves. Shuffling columns and moving along them takes many predictions,
-whose number is bounded, so that the page takes seconds. Columns are those of the user's
-table: a date that became five columns of X is shuffled and drawn as one.
+A model, sampled rows and the columns' importance go in; a section of the page comes
+out, with a table, bars and curves. Moving along columns takes many predictions, whose
+number is bounded, so that the page takes seconds. Columns are those of the user's
+table: a date that became five columns of X is drawn as one.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def columns_section(
 ) -> None:
     """Show which columns matter, and how predictions change along the first six.
 
-    `rows_kind`: whether the rows are training rows or new ones.
+    `rows_kind`: whether the shuffled rows are training rows, test rows or new ones.
     """
     predict, losses = measures_of(model, sample)
     about = (
         f"Permutation importance: how much {losses.what} rises on"
-        f" {len(importance.X):,} {rows_kind} if the column's values are shuffled, ± its"
+        f" {importance.n_rows:,} {rows_kind} if the column's values are shuffled, ± its"
         " standard error over rows."
     )
     page.section("Which columns matter", about)
@@ -94,8 +94,9 @@ def columns_section(
             " predictions correlate with most were shuffled.",
             is_note=True,
         )
+    predictions = predict(sample.X)[:, 0]
     curves = [
-        curves_of(model, sample, predict, importance.predictions, column)
+        curves_of(model, sample, predict, predictions, column)
         for column in importance.columns[:CURVES]
     ]
     _draw_curves(page, sample, model, curves)
@@ -115,7 +116,6 @@ def _tabulate_shares(
     importance: Importance,
 ) -> None:
     """Show the shares of the variance of predictions that columns have alone."""
-    X = importance.X
     groups = {
         name: [member for column in group for member in column.members]
         for name, group in zip(importance.names, importance.groups, strict=True)
@@ -125,7 +125,7 @@ def _tabulate_shares(
     if len(others):
         groups["other columns"] = others.tolist()
     # of the target whose curves are drawn
-    shares = effects.variance_shares(model, X, list(groups.values()))[:, 0]
+    shares = effects.variance_shares(model, sample.X, list(groups.values()))[:, 0]
     names = [*groups, "columns together", "overlap"]
     rows = [[name, f"{s:.3f}"] for name, s in zip(names, shares, strict=True)]
     page.table(
@@ -134,9 +134,8 @@ def _tabulate_shares(
         rows,
     )
     page.say(
-        f"The effects of single columns, over {len(X):,} rows. The overlap is twice the"
-        " covariances of the rows above it: columns are correlated, and what columns do"
-        " together includes a part of their effects.",
+        f"The effects of single columns, over {len(sample.X):,} rows. Overlap: variance"
+        " shared by correlated effects; it may be negative.",
         is_note=True,
     )
     if contradictory := ", ".join(contradictory_columns(importance, shares)):

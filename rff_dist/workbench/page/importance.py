@@ -47,10 +47,8 @@ class Importance:
     rises: FloatArray
     #: Standard errors of the rises.
     errors: FloatArray
-    #: The rows that were shuffled.
-    X: AnyArray
-    #: Those of the first target or class, for all sampled rows.
-    predictions: FloatArray
+    #: how many rows were shuffled
+    n_rows: int
 
     @property
     def names(self) -> list[str]:
@@ -72,8 +70,9 @@ class Importance:
 def measure_importance(sample: PageSample, model: models.RidgeModel) -> Importance:
     """Shuffle the columns that predictions correlate with most."""
     predict, losses = measures_of(model, sample)
-    predictions = predict(sample.X)
-    shuffled = _worth_shuffling(predictions, sample)
+    variation = variation_with(predict(sample.X), sample.X, sample.columns)
+    largest = np.argsort(-variation, kind="stable")[:SHUFFLED_COLUMNS]
+    shuffled = [sample.columns[i] for i in largest]
     rows = page_sample.evenly(len(sample.X), SHUFFLED_ROWS // len(shuffled))
     X = sample.X[rows]
     groups = correlated_groups(X, shuffled)
@@ -83,14 +82,7 @@ def measure_importance(sample: PageSample, model: models.RidgeModel) -> Importan
     )
     order = np.argsort(-rises, kind="stable")
     ranked = [groups[i] for i in order]
-    return Importance(ranked, rises[order], errors[order], X, predictions[:, 0])
-
-
-def _worth_shuffling(predictions: FloatArray, sample: PageSample) -> list[TableColumn]:
-    """Return the columns that predictions correlate with most, the first one most."""
-    variation = variation_with(predictions, sample.X, sample.columns)
-    largest = np.argsort(-variation, kind="stable")[:SHUFFLED_COLUMNS]
-    return [sample.columns[i] for i in largest]
+    return Importance(ranked, rises[order], errors[order], len(X))
 
 
 def correlated_groups(

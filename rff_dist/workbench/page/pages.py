@@ -8,6 +8,7 @@ errors were measured, which rows and columns cause them, and how the model was m
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -300,15 +301,25 @@ def model_page(
         page.parts.append(facts)
 
     accuracy.score_section(page, model, comparison, metrics, gate, ours)
-    ranking = importance.measure_importance(sample, model)
+    rows_kind = "new rows" if are_new else "training rows"
+    shuffled = sample
+    shuffled_kind = rows_kind
+    tested = None
+    if comparison is not None and comparison.rows.origin == "test" and not are_new:
+        tested = comparison
+        test = comparison.rows
+        rows = page_sample.evenly(len(test.X), page_sample.SAMPLE_ROWS)
+        # training rows would show what the model memorised
+        shuffled = replace(sample, X=test.X[rows], y=test.targets[rows])
+        shuffled_kind = "test rows"
+    ranking = importance.measure_importance(shuffled, model)
     if comparison is not None and comparison.classes is not None:
         classes.confusion_section(page, comparison, comparison.classes, ranking.columns)
     elif comparison is not None:
         accuracy.residual_section(page, comparison, sample, ranking.columns)
         if comparison.rows.origin == "test":
             accuracy.interval_table(page, comparison, model, sample.targets)
-    rows_kind = "new rows" if are_new else "training rows"
-    columns.columns_section(page, sample, model, ranking, rows_kind)
+    columns.columns_section(page, sample, model, ranking, shuffled_kind)
     has_all_rows = len(sample.X) == count_rows(held)
     if comparison is not None:
         page.section("What to do")
@@ -327,8 +338,6 @@ def model_page(
         n_rows = f"All {len(sample.X):,}"
     whose = f"{rows_kind}, of {place_of_rows}"
     page.section("Data", f"{n_rows} {whose}.", is_folded=True)
-    has_test_rows = comparison is not None and comparison.rows.origin == "test"
-    tested = comparison if has_test_rows and not are_new else None
     distributions.data_tables(page, sample, model, tested)
     _choice_section(page, model)
     _approximation_section(page, sample, model)
