@@ -104,7 +104,7 @@ def _errors_words(comparison: ModelComparison, is_known: BoolArray) -> str:
     if losses is None or comparison.measure == "r2" or is_known.all():
         return ""
     known, others = (
-        comparison.mean(losses * part) / comparison.mean(part * 1.0)
+        comparison.mean(losses * part) / comparison.mean(part.astype(np.float64))
         for part in (is_known, ~is_known)
     )
     if comparison.classes is not None:
