@@ -114,22 +114,36 @@ def test_intervals_that_begin_below_0_are_counted_if_no_target_is(tmp_path, leas
     assert (said in words) == (least == 0)
 
 
-@pytest.mark.parametrize("rmse", [9.0, 6.0])
-def test_cross_validated_errors_are_called_too_small_only_if_they_look_better(rmse):
+@pytest.mark.parametrize(
+    ("rmse", "r2", "said"),
+    [
+        (9.0, 0.3, "no sign"),
+        (6.0, 0.36, "no sign"),
+        (7.0, 0.5, "also chose"),
+        (9.0, 0.5, "also chose"),  # a larger RMSE, of a target that varies more
+        (7.0, None, "also chose"),
+    ],
+)
+def test_errors_of_test_and_folds_are_given_with_the_stds_of_their_targets(
+    rmse, r2, said
+):
     # the variance that R² is a share of is 100 in the test
     test = {"rmse": [8.0], "r2": [0.36]}
-    folds = {"rmse": [rmse], "r2": [1 - rmse**2 / 64]}
-    folds["r2"] = [0.3] if rmse == 6.0 else folds["r2"]
-    words = accuracy.quoting_words(test, folds)
-    assert "may be too small" not in words
-    assert f"gives R² {folds['r2'][0]:.3f}, the test 0.360: no sign" in words
-    std = rmse / np.sqrt(1 - folds["r2"][0])
-    assert f"has another std: in the test 10.00, before {std:.2f}." in words
-    for better in ({"rmse": [7.0], "r2": [0.5]}, {"rmse": [7.0], "r2": [None]}):
-        assert "may be too small" in accuracy.quoting_words(test, better)
+    words = accuracy.quoting_words(test, {"rmse": [rmse], "r2": [r2]})
+    r2_words = "–" if r2 is None else f"{r2:.3f}"
+    assert f"R² is 0.360 there, {r2_words} by cross-validation" in words
+    assert ("no sign" in words, "also chose" in words) == (
+        said == "no sign",
+        said == "also chose",
+    )
+    if r2 is not None:
+        std = f"std is 10.00 there, {rmse / np.sqrt(1 - r2):.2f} in training."
+        assert std in words
     shares = ({"accuracy": 0.816}, {"accuracy": 0.811})
-    assert "accuracy 81.1%, the test 81.6%:" in accuracy.quoting_words(*shares)
-    assert "may be too small" in accuracy.quoting_words(*reversed(shares))
+    words = accuracy.quoting_words(*shares)
+    assert "accuracy is 81.6% there, 81.1% by" in words
+    assert "no sign" in words
+    assert "no sign" not in accuracy.quoting_words(*reversed(shares))
 
 
 @pytest.mark.parametrize("n_refused", [0, 20])
@@ -338,9 +352,8 @@ def test_all_probabilities_that_are_clearly_off_on_test_rows_are_named(
         assert (said in words) == (origin == "test" and off != "")
         least, most = binomtest(right, n_rows).proportion_ci(1 - 0.05 / 6)
         assert (off == "") == (least <= chance <= most)
-    (rows,) = [p.rows for p in parts if "Calibration" in getattr(p, "caption", "")]
-    expected = ["too low", judgement, ""] if origin == "test" else ["", "", ""]
-    assert [row[-1] for row in rows] == expected
+    none_is = "No probabilities are clearly off" in words
+    assert none_is == (origin == "test" and "clearly too" not in words)
 
 
 def test_misses_and_false_alarms_are_counted_from_several_probabilities():
@@ -354,6 +367,19 @@ def test_misses_and_false_alarms_are_counted_from_several_probabilities():
         assert tuple(cells) == (f"{threshold:.0%}", missed, false)
     # at this probability a miss that costs 4 is as bad as a false alarm
     assert "from 20%" in " ".join(getattr(part, "text", "") for part in parts)
+    rows = ComparisonRows("test", 300, np.arange(300), truth[:, None], truth)
+    ours = {OURS: Predictions((chances >= 0.5).astype(int))}
+    ours |= naive_predictions(np.full((300, 1), truth.mean()), 2)
+    told = advice.advice_on(ModelComparison(rows, truth, ours, ["a", "b"]))
+    counts = confusion_matrix(truth, chances >= 0.5)
+    worst = np.argmin(counts.diagonal() / counts.sum(axis=1))
+    missed = (
+        f"{counts[worst, 1 - worst]} of {counts[worst].sum()} rows of {'ab'[worst]}"
+    )
+    assert any(
+        f"misses {missed}, and takes {counts[1 - worst, worst]} others" in one
+        for one in told
+    )
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 6])
@@ -414,6 +440,20 @@ def test_the_logarithm_is_advised_if_typical_errors_grow_with_a_positive_target(
         found = re.search(r"errors are ([\d.]+) times as large in the third", told)[1]
         assert float(found) == pytest.approx(ratio, rel=0.05)
         assert "all values of price are above 0 here" in told
+
+
+@pytest.mark.parametrize("highest", [90.0, 96.0])
+def test_the_largest_targets_are_said_if_all_are_predicted_below_them(highest):
+    y = np.arange(1.0, 101.0)
+    predicted = np.minimum(y + 1, highest)
+    page = Document("")
+    comparison = regression_of(y[:, np.newaxis], {OURS: predicted})
+    accuracy._worst_rows(page, comparison, "price", 0, [])
+    said = [p.text for p in page.parts if "The 5 rows" in getattr(p, "text", "")]
+    squares = np.square(y - predicted)
+    # 96 to 100; one is predicted as 96
+    assert len(said) == (highest < 96)
+    assert not said or f"{squares[95:].sum() / squares.sum():.1%} of the" in said[0]
 
 
 @pytest.mark.parametrize(("n_far", "most"), [(0, 100), (3, 100), (3, 0)])
@@ -497,5 +537,5 @@ def test_no_more_features_are_advised_if_each_distinct_row_is_one(tmp_path):
         given = [f"{how} --n-components {n_components}"]
         data = tmp_path / "data"
         *_, words = report_of(folder, "fit", data, folder / "m", *given)
-        said.append("Each distinct training row is a kernel feature" in words)
+        said.append("kernel features are impossible here" in words)
     assert said == [True, False]

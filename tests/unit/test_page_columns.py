@@ -370,6 +370,13 @@ def test_a_column_that_matters_only_with_others_is_named_below_its_small_share(
         assert f"“columns together” ({dict(table)['columns together']})" in said[0]
 
 
+def test_columns_of_a_twentieth_of_the_importance_are_named_if_their_share_is_0():
+    groups = [[page_sample.TableColumn(name, (0,))] for name in "abc"]
+    rises = np.array([1.0, 0.066, 0.04])
+    ranked = importance.Importance(groups, rises, np.full(3, 0.01), 100)
+    assert columns.contradictory_columns(ranked, np.array([0.8, 0, 0])) == ["b"]
+
+
 @pytest.mark.parametrize("classify", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_repeated_rows_are_counted_among_training_and_test_rows_with_their_errors(

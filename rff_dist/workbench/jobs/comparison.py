@@ -299,13 +299,13 @@ class ModelComparison:
                     errors.tolist(), self._target_variance.tolist(), strict=True
                 )
             ]
-            median = np.quantile(
-                np.abs(self.observed - model.values),
-                0.5,
-                axis=0,
-                weights=self.rows.weights,
-                method="inverted_cdf",
-            )
+            sizes = np.abs(self.observed - model.values)
+            weights = self.rows.weights
+            median = np.median(sizes, axis=0)
+            if weights is not None:
+                median = np.quantile(
+                    sizes, 0.5, axis=0, weights=weights, method="inverted_cdf"
+                )
             return {
                 "rmse": np.sqrt(errors).tolist(),
                 "r2": r2,

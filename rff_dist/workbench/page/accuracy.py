@@ -108,23 +108,26 @@ def quoting_words(metrics: Facts, estimate: Facts) -> str:
     # R² of a constant target is None
     in_test = np.mean(np.array(metrics[name], float))
     by_folds = np.mean(np.array(estimate[name], float))
-    if not by_folds <= in_test:
-        return (
-            "Quote the errors on test rows. Cross-validated errors may be too small,"
-            " because they also chose the model."
-        )
     words = (
-        f"Cross-validation gives {ERROR_TITLES[name]} {score_words(name, by_folds)},"
-        f" the test {score_words(name, in_test)}: no sign of overfitting."
+        f"Quote the errors on test rows. {ERROR_TITLES[name]} is"
+        f" {score_words(name, in_test)} there, {score_words(name, by_folds)} by"
+        " cross-validation"
     )
-    if name == "r2" and np.size(metrics[name]) == 1 and in_test < 1:
+    if by_folds <= in_test:
+        words += ": no sign of overfitting."
+    else:
+        words += ", whose folds also chose the model."
+    if (
+        name == "r2"
+        and np.size(metrics[name]) == 1
+        and np.maximum(in_test, by_folds) < 1
+    ):
         # R² is 1 − (RMSE / std)²
         of_test = metrics["rmse"][0] / (1 - in_test) ** 0.5
         of_folds = estimate["rmse"][0] / (1 - by_folds) ** 0.5
         words += (
-            " The RMSEs also differ because the target has another std: in the test"
-            f" {score_words('rmse', of_test)}, before"
-            f" {score_words('rmse', of_folds, like=of_test)}."
+            f" The target's std is {score_words('rmse', of_test)} there,"
+            f" {score_words('rmse', of_folds, like=of_test)} in training."
         )
     return words
 
@@ -141,8 +144,8 @@ def _draw_scores(
     page.picture(
         figure,
         f"{title} of each model, as in the table below.",
-        f"{better} is better. Bars may overlap though one model is clearly better: the"
-        " table compares them on the same rows. ± is one standard error.",
+        f"{better} is better. Judge by the last column of the table, not by overlapping"
+        " bars. ± is one standard error.",
         shrinks=True,
     )
 
@@ -288,6 +291,14 @@ def _worst_rows(
             f"{verdict.half_words(comparison, target)}; with errors of the normal"
             " distribution it would be about 12%. Check them first: a wrong value"
             " there, or a column that explains them, would change it most."
+        )
+    top = np.argsort(-observed, kind="stable")[: max(WORST, len(observed) // 50)]
+    if predicted[top].max() < observed[top].min():
+        squares = np.square(residuals)
+        page.say(
+            f"The {len(top):,} rows of the largest {name} are all predicted below the"
+            f" smallest of them: {text.share(squares[top].sum() / squares.sum())} of"
+            " the squared error."
         )
     rows_table(page, comparison, "Rows with the largest errors", header, cells, shown)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rff_dist.classify.predict import count_classes
 from rff_dist.text import score_words
 from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
 
@@ -39,7 +40,7 @@ def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[s
             "A linear model is as good as far as these rows show: take it if you need"
             " to explain each prediction, or test on more rows."
         )
-    if ours_is[comparison.naive] == "better":
+    if ours_is[comparison.naive] == "better" and comparison.measure != "r2":
         advice.append(f"Is it good enough? {_size_words(comparison)}")
     if comparison.rows.origin != "test" and not is_update:
         advice.append(
@@ -58,8 +59,18 @@ def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[s
 
 def _size_words(comparison: ModelComparison) -> str:
     """Say how large errors are, next to what is predicted."""
-    if comparison.measure != "rmse":
-        return "Compare how it errs in each class or target with what your use allows."
+    if comparison.classes is not None:
+        names = comparison.classes
+        counted = count_classes(comparison.observed, comparison.ours.values, len(names))
+        # a class without rows has no recall
+        worst = int(np.nanargmin(counted.recall))
+        counts = counted.counts
+        n_rows = counts[worst].sum()
+        n_right = counts[worst, worst]
+        return (
+            f"It misses {n_rows - n_right:,} of {n_rows:,} rows of {names[worst]}, and"
+            f" takes {counts[:, worst].sum() - n_right:,} others for it."
+        )
     scores = comparison.scores[OURS]
     errors = np.abs(comparison.observed - comparison.ours.values)
     sizes = (

@@ -98,7 +98,6 @@ def _calibration_table(
         mean = float(highest[inside].mean())
         least, most = intervals.share_interval(n_right, n_rows, level)
         bin_words = f"{low:.0%} to {high:.0%}"
-        judgement = ""
         if is_independent and not least <= mean <= most:
             judgement = "too high" if mean > most else "too low"
             sentences.append(
@@ -106,12 +105,12 @@ def _calibration_table(
                 f" {text.share(mean)} said, {text.share(n_right / n_rows)} right."
             )
         shares = (f"{mean:.0%}", f"{n_right / n_rows:.0%}")
-        rows.append((bin_words, n_rows, *shares, judgement))
+        rows.append((bin_words, n_rows, *shares))
     caption = (
         "Calibration: the probability of the predicted class, and the share that is"
         " right"
     )
-    header = ("probability", "rows", "mean probability", "share right", "clearly")
+    header = ("probability", "rows", "mean probability", "share right")
     page.table(caption, header, rows)
     if is_independent:
         page.say(" ".join(sentences) or "No probabilities are clearly off.")

@@ -149,7 +149,7 @@ def contradictory_columns(importance: Importance, shares: FloatArray) -> list[st
     """Return columns of high importance, and a low share of the variance alone."""
     rises = importance.rises
     alone = shares[: len(rises)]
-    is_high = (rises > 2 * importance.errors) & (rises >= rises[0] / 10)
+    is_high = (rises > 2 * importance.errors) & (rises >= rises[0] / 20)
     # both as shares of the largest
     is_low = alone * rises[0] <= rises / 10 * alone.max()
     return [importance.names[i] for i in np.flatnonzero(is_high & is_low)]
@@ -336,8 +336,8 @@ def _meaning(
     )
     if has_effects(model):
         meaning += (
-            ". Dashed lines and crosses are what the column alone adds to the mean of"
-            " all predictions, exactly"
+            ". Dashed lines and crosses: the effect of this column without its"
+            " combinations with others"
         )
     if len(drawn) > 1 and len(drawn) < len(read_classes(model)):
         n_classes = len(read_classes(model))

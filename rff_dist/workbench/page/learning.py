@@ -56,8 +56,8 @@ def show_learning(
             page.say(help_words(name, curve, errors))
         else:
             page.say(
-                "Each distinct training row is a kernel feature: the kernel is exact,"
-                " and none can be added."
+                "More kernel features are impossible here, and unnecessary: each"
+                " distinct training row is one."
             )
         heights = np.sqrt([curve.units.mean(of_splits) for of_splits in errors])
         axes.plot(curve.numbers, heights, "o-", color=figures.BLUE, lw=2.0)

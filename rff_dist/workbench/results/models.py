@@ -483,7 +483,7 @@ def candidates_table(candidates: Sequence[Facts], most: int | None = None) -> Ta
         " best alpha (R² of classes: of targets −1 and +1)"
     )
     if len(by_cells) > describe.n_candidates(candidates):
-        caption += "; the winner (←) was tested again on all rows"
+        caption += "; the winner (←) again, on all rows"
     if len(rows) < len(by_cells):
         caption = f"the first {len(rows)} of {caption}"
     return Table(caption, (*describe.CANDIDATE_CELLS, "note"), rows, chosen=0)

@@ -269,8 +269,22 @@ def test_a_bias_of_more_than_two_standard_errors_is_said_with_its_side_and_size(
     size = score_words("rmse", abs(shift), error, like=rmse)
     assert (claim is None) == ("On average" not in verdict)
     assert claim is None or f"they are {claim}, by {size}." in verdict
-    median = np.sort(np.abs(noise + shift))[199]
+    median = np.median(np.abs(noise + shift))
     assert f"off by at most {score_words('rmse', median, like=rmse)}." in verdict
+
+
+@pytest.mark.parametrize("side", ["high", "low"])
+@pytest.mark.parametrize(("n_beyond", "is_said"), [(80, True), (70, False)])
+def test_predictions_of_which_most_are_too_high_or_too_low_are_said_to_be(
+    side, n_beyond, is_said
+):
+    y = np.zeros(100)
+    off = np.r_[np.full(n_beyond, 2.0), np.full(100 - n_beyond, -9.0)]
+    other = "low" if side == "high" else "high"
+    verdict = verdict_of(regression(y, off if side == "high" else -off, y))
+    words = f"80.0% are too {side}, by a median of 2.000; the median of the others is"
+    assert (f"{words} 9.000 too {other}." in verdict) == is_said
+    assert ("by a median of" in verdict) == is_said
 
 
 @pytest.mark.parametrize(
@@ -302,8 +316,9 @@ def test_rows_that_are_closer_are_counted_if_few_rows_decide_the_rmse(
         n_half = (
             "1 of 200 rows (0.5%) makes" if swapped else "2 of 200 rows (1.0%) make"
         )
+        alone = "" if swapped else ", one alone 47."
         words = f"clearly {claim}: closer than a tuned linear model in {share} of the"
-        assert f"{words} rows; {n_half} half of the squared error." in verdict
+        assert f"{words} rows; {n_half} half of the squared error{alone}" in verdict
 
 
 def test_cross_validated_rows_give_wider_intervals_than_test_rows():
