@@ -29,7 +29,8 @@ FIXED = (
 )
 RESUME = (
     "The last write of a run adds all its rows at once, so a stopped run added all of"
-    " them or none. Files that were ingested before are skipped."
+    " them or none. Files that were ingested before are skipped. No model was touched:"
+    " after Retry, run refresh too, or wait for its next night."
 )
 
 

@@ -44,7 +44,9 @@ def test_states_say_how_many_rows_came_or_which_were_refused(tmp_path):
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(refused.state_details.flow_run_id)
     assert "error:data" in run.tags
-    assert Artifact.get("rff-ingest-result-data").data.startswith("# Refused: ingest")
+    told = Artifact.get("rff-ingest-result-data").data
+    assert told.startswith("# Refused: ingest")
+    assert "after Retry, run refresh too" in told
     (tmp_path / "three.csv").write_text("a,z\n1,2\n")
     refused = ingest(sources=[str(tmp_path / "*.csv")], **given, return_state=True)
     assert refused.name == "Refused: `target`: three.csv has no column 'y'"
