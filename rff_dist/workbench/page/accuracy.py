@@ -85,6 +85,8 @@ def score_section(
         caption = f"Test: on {gate['held_out']}"
         page.table(caption, ("model", ERROR_TITLES["rmse"]), errors)
     if comparison is not None:
+        if gate is not None:  # else its rows would be taken for the gate's
+            page.section(f"Accuracy on {verdict.rows_words(comparison)}")
         _draw_scores(page, comparison, ours)
         page.table(
             f"Compared on {verdict.rows_words(comparison)}",
