@@ -170,7 +170,8 @@ def connect(address: str, security: distributed.Security | None) -> distributed.
         raise ClusterUnavailableError(
             f"no scheduler answers at {address} within {CONNECT_S:g} s:"
             f" {str(error) or type(error).__name__}; check the address, or start one"
-            " with `dask scheduler --host 127.0.0.1`"
+            f" by `dask scheduler --host 127.0.0.1 --port {address.rpartition(':')[2]}`"
+            f" and a worker by `dask worker {address} --nworkers 1`"
         ) from error
     except (TypeError, ValueError, RuntimeError) as error:
         raise ClusterError(

@@ -32,6 +32,15 @@ def subject_of(parameters: Facts) -> str:
     return ""
 
 
+def tags_of(parameters: Facts) -> set[str]:
+    """Return the tags of a run: its model and its dataset."""
+    tags = set()
+    for kind, parameter in (("model", "model"), ("dataset", "data")):
+        if name := name_of(parameters.get(parameter)):
+            tags.add(f"{kind}:{name}")
+    return tags
+
+
 def key(what: str, parameters: Facts | None = None) -> str:
     """Return the key of an artifact, such as "rff-train-summary-main".
 

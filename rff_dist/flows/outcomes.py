@@ -156,17 +156,17 @@ def _show_result(
 
 
 def _tag(parameters: Facts, verdict: str) -> None:
-    """Add the tags by which runs are found."""
-    tags = {verdict} if verdict else set()
-    for kind, parameter in (("model", "model"), ("dataset", "data")):
-        if name := names.name_of(parameters.get(parameter)):
-            tags.add(f"{kind}:{name}")
+    """Add the tags by which runs are found, and remove those of a failed try."""
+    tags = names.tags_of(parameters)
+    if verdict:
+        tags.add(verdict)
     # each request ends after Prefect's 60 s
     with get_client(sync_client=True) as client:
         # Read first: the tags of its deployment must stay, since automations find the
         # run by them.
         flow_run = client.read_flow_run(cast("Any", this_run.id))
-        client.update_flow_run(flow_run.id, tags=sorted({*flow_run.tags, *tags}))
+        tags |= {tag for tag in flow_run.tags if not tag.startswith("error:")}
+        client.update_flow_run(flow_run.id, tags=sorted(tags))
 
 
 def _emit_events(result: Facts, parameters: Facts, verdict: str) -> None:

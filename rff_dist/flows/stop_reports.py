@@ -55,13 +55,13 @@ def hook(resume: str) -> Callable[[Flow[..., Any], FlowRun, State[Any]], None]:
             data=f"{markdown.to_markdown(page)}\n{link}",
             flow_run_id=flow_run.id,
         )
-        error = _error_of(state)
+        tags = {*flow_run.tags, *names.tags_of(flow_run.parameters)}
+        if (error := _error_of(state)) is not None:
+            tags.add(f"error:{errors.kind_of(error)}")
         # each request ends after Prefect's 60 s
         with get_client(sync_client=True) as client:
             client.create_artifact(artifact)
-            if error is not None:
-                tags = sorted({*flow_run.tags, f"error:{errors.kind_of(error)}"})
-                client.update_flow_run(flow_run.id, tags=tags)
+            client.update_flow_run(flow_run.id, tags=sorted(tags))
 
     return report_stop
 
@@ -76,10 +76,9 @@ def describe_stop(
         why = str(error)
     # the state's name goes on with the reason
     outcome, _, _ = (state.name or state.type.value).partition(":")
-    page = document.Document(f"{outcome}: {what}", lead=without_secrets(why).strip())
+    lead = without_secrets(why).strip().rstrip(".")
+    page = document.Document(f"{outcome}: {what}", lead=f"{lead}.")
     page.say(_served_version(parameters.get("model")))
-    if error is not None:
-        page.parts.append({"Kind of error": errors.kind_of(error)})
 
     advice = "Run it again with the same parameters, by Retry on its page."
     if _comes_again(error):

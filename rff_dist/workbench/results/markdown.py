@@ -48,7 +48,14 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape a text, so that nothing in it is read as Markdown or HTML."""
+    """Escape a text but for its code in backticks, so that nothing in it is read as
+    Markdown or HTML.
+    """
     # Names of columns, levels and paths come from users: with "|" a name would break a
     # table, and with "<" it would add markup.
-    return re.sub(r"([\\`*_{}\[\]<>#|$~])", r"\\\1", text.replace("&", "&amp;"))
+    special = r"([\\`*_{}\[\]<>#|$~])"
+    parts = re.split(r"(`[^`|\n]+`)", text)
+    for place in range(0, len(parts), 2):
+        escaped = re.sub(special, r"\\\1", parts[place].replace("&", "&amp;"))
+        parts[place] = escaped
+    return "".join(parts)
