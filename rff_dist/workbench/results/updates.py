@@ -92,8 +92,14 @@ def refusal_facts(record: Facts) -> words.Lines:
         return facts
     # rows that follow a table are corrected there
     if ranges and record["id"] is not None and record["table"] is None:
-        correct = ["rff-dist", "data", "correct", record["data"], "FILE"]
+        correct = ["rff-dist", "data", "correct", record["data"], "corrected.csv"]
         facts["to correct them"] = shlex.join([*correct, "--by", record["id"]])
+        facts["in corrected.csv"] = (
+            f"the corrected rows, with their {record['id']}; the next update judges"
+            " these, the next command the others too"
+        )
+        again = update_command(record, ranges[0][0])
+        facts["to judge them again"] = facts.pop("to judge them again", again)
     # refused corrections and deletions have no row to begin at
     backfill = ranges[0][0] if ranges else None
     accepting = update_command(record, backfill, "--force")
