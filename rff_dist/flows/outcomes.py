@@ -136,8 +136,9 @@ def _show_result(
         model = redact(str(parameters.get("model")))
         parts.append(f"To go back: `rff-dist models rollback {model}`.")
     if "decision" in result:
-        if verdict == "published":
-            parts.append(updates.AFTER_ROLLBACK)
+        if verdict == "published" and result["new"]:
+            command = updates.update_command(result, result["new"][0][0])
+            parts.append(f"After going back, its new rows wait for `{command}`.")
         for title, fact in updates.refusal_facts(result).items():
             if fact is not None:
                 parts.append(f"{title.capitalize()}: `{fact}`.")

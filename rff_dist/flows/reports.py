@@ -18,7 +18,6 @@ from rff_dist.flows import names, outcomes
 from rff_dist.flows.running import FlowRun
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.storage import locations, output_places
-from rff_dist.text import redact
 from rff_dist.typing import Summary
 from rff_dist.workbench.jobs import cluster, refresh, specs, train
 from rff_dist.workbench.results import clusters, markdown, models, updates, words
@@ -120,7 +119,7 @@ def show_summary(key: str, document: Document) -> None:
     another is set later.
     """
     log = get_run_logger()
-    log.info(document.title)
+    log.log(logging.WARNING if document.code else logging.INFO, document.title)
     if document.lead:
         log.info(document.lead)
     outcomes.say(document.lead or document.title)
@@ -167,7 +166,7 @@ def show_versions(model: str) -> None:
                 " line is dotted, these rows differ, which may be why the error does."
             )
             parts.append(Picture(figure, "Errors of versions, as a line", caption))
-    title = f"The newest versions of {redact(model)}"
+    title = f"The newest versions of {names.name_of(model)}"
     _show("model-versions", Document(title, parts))
 
 

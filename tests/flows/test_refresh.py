@@ -136,7 +136,8 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     assert first["digest"][:16] in report
     told = Artifact.get("rff-refresh-result-main").data
     assert "models rollback" in told
-    assert "stay out of later updates; `update --backfill ROW`" in told
+    again = "rff-dist update {model} {data} --backfill 900".format(**parameters)
+    assert f"After going back, its new rows wait for `{again}`" in told
     assert "**in column " in report
     assert " sd), the inputs together (p = " in report
     assert len(rows_of(report, "columns that moved most")) == 3
@@ -160,6 +161,7 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     state = run(parameters)
     assert state.is_completed()
     assert state.name.startswith("Refused: RMSE ")
+    assert task_runs(state)[-1].name == "record refusal"
     accepting = "rff-dist update {model} {data} --backfill 1200 --force"
     accepting = f"To accept the rows anyway: `{accepting.format(**parameters)}`"
     told = Artifact.get("rff-refresh-result-main").data
