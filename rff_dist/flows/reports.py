@@ -14,7 +14,7 @@ from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from rff_dist.errors import RFFDistError
-from rff_dist.flows import names, outcomes
+from rff_dist.flows import names, outcomes, stop_reports
 from rff_dist.flows.running import FlowRun
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.storage import locations, output_places
@@ -100,7 +100,7 @@ def show_update(
 ) -> Summary:
     """Show the result of an update, and return its record."""
     record = updated.record
-    if record["decision"] == "published" and record["version"] is not None:
+    if record["version"] is not None:
         show_versions(job.model)
     if updated.challenger is not None:
         show_page(updated, job, run)
@@ -167,7 +167,8 @@ def show_versions(model: str) -> None:
             )
             parts.append(Picture(figure, "Errors of versions, as a line", caption))
     title = f"The newest versions of {names.name_of(model)}"
-    _show("model-versions", Document(title, parts))
+    lead = stop_reports.served_version(model)
+    _show("model-versions", Document(title, parts, lead=lead))
 
 
 def _show(key: str, document: Document) -> None:

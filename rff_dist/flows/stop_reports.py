@@ -78,7 +78,7 @@ def describe_stop(
     outcome, _, _ = (state.name or state.type.value).partition(":")
     lead = without_secrets(why).strip().rstrip(".")
     page = document.Document(f"{outcome}: {what}", lead=f"{lead}.")
-    page.say(_served_version(parameters.get("model")))
+    page.say(served_version(parameters.get("model")))
 
     advice = "Run it again with the same parameters, by Retry on its page."
     if _comes_again(error):
@@ -99,7 +99,7 @@ def describe_stop(
     return page
 
 
-def _served_version(model: object) -> str:
+def served_version(model: object) -> str:
     """Return which version readers of a registered model get; "" without one."""
     if not isinstance(model, str):
         return ""

@@ -179,6 +179,10 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
 
     state = run(parameters)
     assert state.name == "Nothing new; 300 rows were left out"
+    artifact = Artifact.get("rff-model-versions-main")
+    assert artifact.flow_run_id == state.state_details.flow_run_id
+    shown = artifact.data.replace("\\", "")
+    assert f"Version 2 of {parameters['model']} is served" in shown
     assert accepting in Artifact.get("rff-refresh-result-main").data
 
     append_dataset(parameters["data"], *batch(4, 300))
