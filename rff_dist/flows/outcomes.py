@@ -54,8 +54,8 @@ _LONGEST = 500  # characters of a state's message, which pages show in one line
 #: Members of a result that go into an event about its model, and into its asset.
 _IN_EVENTS = ("decision", "reason", "version", "digest", "n_samples", "n_new")
 _IN_ASSETS = ("digest", "model_digest", "fingerprint", "version", "n_new", "inertia")
-#: Keys of the artifacts that the present run has shown so far.
-keys_shown: ContextVar[list[str]] = ContextVar("keys_shown")
+#: Links to the artifacts that the present run has shown so far.
+links_shown: ContextVar[list[str]] = ContextVar("links_shown")
 #: The first sentence of the last document that the run has shown. `reports` sets it
 #: while the flow's function runs; `end` is called after that.
 _sentence: ContextVar[str] = ContextVar("sentence", default="")
@@ -67,11 +67,11 @@ def say(sentence: str) -> None:
 
 
 def end(
-    result: Facts, parameters: Facts, *, publishes: bool, keys: Sequence[str]
+    result: Facts, parameters: Facts, *, publishes: bool, links: Sequence[str]
 ) -> State[Any]:
     """Tag the present run, emit its events, and return the run's last state.
 
-    The state holds the flow's `result`. `keys`: keys of the artifacts that the run has
+    The state holds the flow's `result`. `links`: to the artifacts that the run has
     shown. `publishes`: whether the flow has published a model, unless its result has
     another `decision`.
     """
@@ -85,7 +85,7 @@ def end(
         data=result,
     )
     _materialise(result, parameters, last, has_model=verdict == "published")
-    _show_result(last, result, parameters, verdict, keys)
+    _show_result(last, result, parameters, verdict, links)
     return last
 
 
@@ -128,7 +128,7 @@ def _show_result(
     result: Facts,
     parameters: Facts,
     verdict: str,
-    keys: Sequence[str],
+    links: Sequence[str],
 ) -> None:
     """Show the run's outcome, what to do next, and links to its other artifacts."""
     parts = [f"# {last.name}", last.message or ""]
@@ -146,7 +146,6 @@ def _show_result(
     if drift.get("drifted"):
         drifted = updates.drifted_words(drift)
         parts.append(f"The new rows are unlike the rows before, in {drifted}.")
-    links = [names.link_to(f"artifacts/key/{key}", key) for key in keys]
     run = names.link_to_run(str(this_run.name), this_run.id)
     parts += [", ".join(links), f"{run} of {this_run.flow_name}"]
     create_markdown_artifact(

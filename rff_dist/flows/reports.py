@@ -173,9 +173,10 @@ def show_versions(model: str) -> None:
 
 def _show(key: str, document: Document) -> None:
     full_key = names.key(key)
-    outcomes.keys_shown.get().append(full_key)
-    create_markdown_artifact(
+    number = create_markdown_artifact(
         markdown.to_markdown(document),
         key=full_key,
         description=document.lead or document.title,
     )
+    link = names.link_to(f"artifacts/artifact/{number}", full_key)
+    outcomes.links_shown.get().append(link)

@@ -205,7 +205,7 @@ def job_flow[R](
                 message = f"the flow's parameters do not fit: {redact(str(error))}"
                 raise errors.InvalidParameterError(message) from None
             listeners: list[events.Observer] = [flow_run.clock, passes.PassProgress()]
-            keys: list[str] = []
+            links: list[str] = []
             parent = None
             if this_run.id:
                 parent = runs.ParentRun("prefect", name, this_run.id)
@@ -214,13 +214,13 @@ def job_flow[R](
                 listeners.append(partial(events.log, target=log))
             with (
                 contexts.setting(runs.parent, parent),
-                contexts.setting(outcomes.keys_shown, keys),
+                contexts.setting(outcomes.links_shown, links),
                 events.listening(*listeners),
                 _timed(flow_run.limits),
             ):
                 result = function(flow_run.options[spec], flow_run)
             return outcomes.end(
-                cast("Any", result), values, publishes=publishes, keys=keys
+                cast("Any", result), values, publishes=publishes, links=links
             )
 
         @wraps(function)

@@ -83,7 +83,9 @@ def assert_says_what_it_came_to(state, parameters):
     assert shown.startswith(f"# {state.name}\n\n{state.message}\n\nTo go back: ")
     assert "The new rows are unlike the rows before, in column " in shown
     for part in ("refresh-report", "refresh-page", "model-versions"):
-        assert f"/artifacts/key/rff-{part}-main)" in shown
+        number = Artifact.get(f"rff-{part}-main").id
+        assert f"[rff-{part}-main](" in shown
+        assert f"/artifacts/artifact/{number})" in shown
     assert state.message.startswith("Published as version 2: RMSE is ")
     with get_client(sync_client=True) as client:
         flow_run = client.read_flow_run(state.state_details.flow_run_id)

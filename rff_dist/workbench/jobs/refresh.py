@@ -199,7 +199,9 @@ def update_from(
             else:
                 # Refused rows are remembered, so that the next night does not judge
                 # them again.
-                do.once("record refusal", keep_champion, location, dataset, rows, reason)
+                do.once(
+                    "record refusal", keep_champion, location, dataset, rows, reason
+                )
         record |= {"decision": decision, "reason": reason}
         record |= publishing.describe_model(location.url, current, version)
         return UpdateResult(dataset, champion, challenger, record)
