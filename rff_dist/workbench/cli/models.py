@@ -61,7 +61,7 @@ def list_models(
         f"{words.plural(len(models), 'registered model')} in {registry}",
         [words.Table("", ("model", *COLUMNS), rows, is_text=True)] if models else [],
         record={"registry": registry, "models": models},
-        next=[["models", "show", example]],
+        next=[["models", "show", example]] if models else [],
     )
 
 
@@ -72,6 +72,7 @@ def show(model: str = _MODEL) -> Document:
     """
     from rff_dist.workbench.jobs.refusals import refusals_of
     from rff_dist.workbench.results import updates
+    from rff_dist.workbench.results.rows import held_out_data
     from rff_dist.workbench.results.versions import versions_table
 
     registered = _open(model)
@@ -90,15 +91,16 @@ def show(model: str = _MODEL) -> Document:
             "trained on": str(data or "rows in memory"),
             "before": ", ".join(map(str, pointer.previous)) or None,
         }
-        following = ["evaluate", model, "DATA"]
+        following = ["evaluate", model, held_out_data(data)]
     if refusals:
         facts["refused"] = "\n".join(_refusal_words(one, data) for one in refusals)
         if data is not None:
             place = {"model": model, "data": data}
-            facts["to accept the rows anyway"] = "\n".join(
+            commands = [
                 updates.update_command(place, refusal.backfill, "--force")
                 for refusal in refusals
-            )
+            ]
+            facts["to accept the rows anyway"] = "\n".join(dict.fromkeys(commands))
     title = f"{model}: {words.plural(len(published), 'version')}"
     parts: list[Part] = [versions_table(registered), facts]
     record = {
@@ -139,9 +141,15 @@ def prune(
     keep: Count = fields.option("How many of the newest versions to keep."),
 ) -> Document:
     """Remove old versions; the current one and the one before it always stay."""
-    removed = _open(model).prune(keep)
+    registered = _open(model)
+    removed = registered.prune(keep)
     title = f"removed {words.plural(len(removed), 'version')} of {model}"
     facts = {"removed": words.listed(removed)}
+    pointer = registered.pointer()
+    if not removed and pointer is not None:
+        always = [f"{number} (before)" for number in pointer.previous[-1:]]
+        always.append(f"{pointer.number} (current)")
+        facts["always stay"] = ", ".join(always)
     return Document(title, [facts], record={"model": model, "removed": removed})
 
 

@@ -268,7 +268,8 @@ def _parameter(option: fields.Option, group: Group) -> inspect.Parameter:
         hint = bool
 
     default: Any = False
-    if not option.is_required and option.default:
+    is_off = option.default is False and hint is not bool  # such as `standardize`
+    if not option.is_required and (option.default or is_off):
         default = sources.toml(option.default).strip('"')
     about = Parameter(
         help=option.declared.help,

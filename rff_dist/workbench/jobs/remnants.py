@@ -117,6 +117,5 @@ def _remnants_of_model(url: str, traces: Traces) -> Iterator[Remnant]:
             yield Remnant(
                 f"version {version.number} of {name}",
                 "may hold sums of the rows",
-                "`rff-dist models prune` removes it when a later version has taken its"
-                " place",
+                f"after the next update: `rff-dist models prune {name} --keep 1`",
             )

@@ -24,6 +24,7 @@ from rff_dist.text import first_few, number, redact, score_words, words_by_targe
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Paragraph, Part
+from rff_dist.workbench.results.rows import held_out_data
 from rff_dist.workbench.results.words import Alert, Lines, Table
 
 if TYPE_CHECKING:
@@ -133,7 +134,10 @@ def training_document(
         details=[choices | words.run_details(run), *details],
         lead=verdict.verdict_of(training.comparison),
         record=record,
-        next=[["evaluate", place, "DATA"], ["info", place, "--details"]],
+        next=[
+            ["evaluate", place, held_out_data(job.source.data)],
+            ["info", place, "--details"],
+        ],
     )
 
 

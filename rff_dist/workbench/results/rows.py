@@ -6,15 +6,18 @@ the treatment of each column of a table, which a model's errors would not show.
 
 from __future__ import annotations
 
+import contextlib
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rff_dist import fields
 from rff_dist.data import sources as row_sources
+from rff_dist.errors import RFFDistError
 from rff_dist.recipes import recipes
-from rff_dist.storage import datasets
-from rff_dist.text import first_few
+from rff_dist.storage import datasets, groups, locations
+from rff_dist.text import first_few, redact
 from rff_dist.typing import Facts, Summary
 from rff_dist.workbench.results import words
 from rff_dist.workbench.results.document import Document, Heading, Paragraph, Part
@@ -161,6 +164,19 @@ def forgotten_document(record: Summary, job: specs.Forget) -> Document:
         [facts, holders, Paragraph(note, is_note=True)],
         record={"data": job.data, **record},
     )
+
+
+def held_out_data(data: str | None) -> str:
+    """Return where the held-out rows of training data are; DATA if that is unknown."""
+    with contextlib.suppress(RFFDistError):
+        if data is not None:
+            attributes = groups.find_group(data).attributes
+            place = str(attributes.get(row_sources.OTHER_PART, ""))
+            if "/" not in place:
+                place = place and posixpath.join(posixpath.dirname(data), place)
+            if place and locations.exists(locations.parse_location(place)):
+                return redact(place)
+    return "DATA"
 
 
 def recipe_parts(recipe: recipes.Recipe | None, most: int | None = None) -> list[Part]:

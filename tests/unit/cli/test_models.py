@@ -3,6 +3,7 @@ prune.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,8 @@ from rff_dist.ridge.models import read_model
 from rff_dist.workbench.results.versions import version_cells, versions_table
 from tests.command_line import PLAIN, document, refusal, run, shown
 from tests.versions import publish
+
+SMALL = (*PLAIN, "--n-components", 32, "--serial")
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +34,7 @@ def folder(tmp_path_factory):
 
 
 def fit(path, model, *options):
-    sizes = (*PLAIN, "--n-components", 32, "--serial")
-    return document("fit", path / "data.zarr", path / model, *sizes, *options)
+    return document("fit", path / "data.zarr", path / model, *SMALL, *options)
 
 
 @pytest.fixture
@@ -137,6 +139,19 @@ def test_list_shows_each_model_with_its_current_version(folder):
     assert "next: rff-dist models show" in told
 
 
+def test_next_commands_are_about_what_is_there(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert "next:" not in shown("models", "list", "data.zarr")
+    ingested = document("ingest", "data.zarr", "whole.zarr", "--holdout 20%")
+    part = ingested["test"]["path"]
+    options = (*SMALL, "--alpha 1 --register")
+    fitted = shown("fit", "whole.zarr", "models/of", *options)
+    assert f"evaluate models/of {Path(part).name}" in fitted
+    assert f"evaluate models/of {part}" in shown("models", "show", "models/of")
+    _, _, standardize = shown("cluster", "--help-all").partition("--standardize")
+    assert "default: false" in standardize.partition("--")[0]
+
+
 def test_list_of_a_model_itself_shows_it(prices):
     listed = document("models", "list", prices)
     assert [one["name"] for one in listed["models"]] == ["prices"]
@@ -156,7 +171,9 @@ def test_prune_tells_what_it_removed(prices):
     pruned = document("models", "prune", prices, "--keep", 1)
     assert pruned["removed"] == [1]
     assert [version.number for version in RegisteredModel(prices).versions()] == [2, 3]
-    assert "removed 0 versions" in run("models", "prune", prices, "--keep", 1).stdout
+    nothing = shown("models", "prune", prices, "--keep", 1)
+    assert "removed 0 versions" in nothing
+    assert "2 (before), 3 (current)" in nothing
     assert refusal(2, "models", "prune", prices)
 
 

@@ -310,9 +310,13 @@ def test_a_registered_model_names_the_versions_that_hold_sums(data):
     document("fit", "d", "models/m", "--register", *PLAIN, *SMALL, "--serial")
     found = document("forget", "d", "--rows rows.csv --models models/m --serial")
     assert RegisteredModel("models/m").current().number == 2
-    assert any(
-        one["what"].startswith("version 1 of models/m") for one in found["holders"]
-    )
+    [until] = [
+        one["until"] for one in found["holders"] if one["what"].startswith("version 1")
+    ]
+    append_dataset("d", np.ones((1, 3)), np.ones(1))
+    document("update", "models/m", "d", "--force", "--serial")
+    document(*until.partition("rff-dist ")[2].rstrip("`").split())
+    assert [one.number for one in RegisteredModel("models/m").versions()] == [2, 3]
 
 
 def test_centres_of_nystrom_features_are_rows_and_are_found(data):
