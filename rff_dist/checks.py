@@ -41,9 +41,11 @@ def check_unmasked(values: object, name: str) -> None:
         )
 
 
-def find_by_name[T](table: Mapping[str, T], name: object, what: str) -> T:
-    """Return a name's entry in a table, for parameters that also take an object."""
-    check_name(name, table, what, also=" or an object")
+def find_by_name[T](
+    table: Mapping[str, T], name: object, what: str, *, also: str = ""
+) -> T:
+    """Return a name's entry in a table, see `check_name`."""
+    check_name(name, table, what, also=also)
     return table[str(name)]
 
 

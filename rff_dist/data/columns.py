@@ -132,9 +132,9 @@ def check_values(
                 what = "is missing (NaN)"
             raise DataError(
                 f"{name} {what} in {place(rows[at])}; expected labels: integers,"
-                " booleans or text. Train a regression (RFFRidge, or fit without"
-                " --classify), fill or drop such rows, round the values, or turn long"
-                " integers into text"
+                " booleans or text. Fill or drop such rows, round the values, or turn"
+                " them into text; to predict numbers, train a regression (RFFRidge, or"
+                " fit without --classify)"
             )
         return values
     if kind == "U":

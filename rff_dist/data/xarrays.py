@@ -71,7 +71,7 @@ def open_xarray(
             raise DataError(
                 f"`{name}` is a {type(part).__name__}, and X of xarray is a grid"
                 f" with the dimensions {[*X.sizes]}; expected a DataArray. For a"
-                " table of rows pass X.values"
+                " table of rows pass X.values, or X.to_dataframe() of a Dataset"
             )
         _check_coordinates(X, part, name)
     if hasattr(X, "to_dataset"):  # a DataArray

@@ -113,7 +113,7 @@ def named_column(dataset: Dataset, name: str, parameter: str) -> columns.Column:
     if dataset.url is None:
         raise InvalidParameterError(
             f"`{parameter}` is {name!r}, but these data are not stored: no array has a"
-            " name. Give the values"
+            f" name. Give the values, such as X[{name!r}]"
         )
     return open_column(
         dataset.url,

@@ -62,7 +62,9 @@ def validated(estimator: Any, X: Any, *, reset: bool, **checks: Any) -> Any:
         _refuse_first_non_number("X", X, is_fitted=not reset)
         names = list(getattr(estimator, "feature_names_in_", ()))
         if not reset and names and set(names) <= set(getattr(X, "columns", ())):
-            raise DataError(f"{error}Use X[{names}]") from None
+            # of polars and Arrow, whose frames may be lazy
+            use = f"X.select({names})" if hasattr(X, "select") else f"X[{names}]"
+            raise DataError(f"{error}Use {use}") from None
         raise
 
 
@@ -74,10 +76,15 @@ def require_values(estimator: Any, y: Any) -> None:
             f"{type(estimator).__name__} requires y to be passed, but the target y is"
             " None"
         )
-    if isinstance(y, str):
+    _refuse_name("y", y)
+
+
+def _refuse_name(parameter: str, values: Any) -> None:
+    """Raise DataError for the name of a column in place of its values."""
+    if isinstance(values, str):
         raise DataError(
-            f"y is the text {y!r}; expected values, such as X[{y!r}], and X without"
-            " that column"
+            f"{parameter} is the text {values!r}; expected values, such as"
+            f" X[{values!r}], and X without that column"
         )
 
 
@@ -98,6 +105,7 @@ def validated_targets(estimator: Any, y: Any) -> Any:
 def validated_weights(sample_weight: Any, X: Any) -> Any:
     """Return checked weights of rows in float64."""
     check_masks(sample_weight=sample_weight)
+    _refuse_name("sample_weight", sample_weight)
     _refuse_dates("sample_weight", np.atleast_1d(np.asarray(sample_weight)))
     try:
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
@@ -105,6 +113,12 @@ def validated_weights(sample_weight: Any, X: Any) -> Any:
         _refuse_first_non_number("sample_weight", sample_weight)
         raise
     check_not_negative(weights)
+    with np.errstate(over="ignore"):
+        if np.isinf(weights.sum()):
+            raise DataError(
+                f"sample_weight is too large: the largest is {weights.max():.3g}, and"
+                " the sum is beyond float64; scale it down"
+            )
     return weights
 
 

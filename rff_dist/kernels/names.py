@@ -160,7 +160,8 @@ def find_kernel(kernel: str | base.Kernel) -> base.Kernel:
         return text
     if not isinstance(text, str):
         # raises, with the names that are known
-        return find_by_name(KERNELS, text, "kernel")()
+        also = " or an rff_dist Kernel, such as Gaussian(length_scale=2)"
+        return find_by_name(KERNELS, text, "kernel", also=also)()
     total = reduce(operator.add, [_product(part, text) for part in _PLUS.split(text)])
     if isinstance(total, stationary.Stationary) and "length_scale" in text:
         raise InvalidParameterError(

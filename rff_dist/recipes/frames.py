@@ -165,8 +165,13 @@ def as_table(rows: Any) -> Any:
     collected, a RecordBatch becomes a Table, and pandas' intervals and periods become
     categories of texts. Others are returned as they are.
 
-    Raises DataError if two columns share a name.
+    Raises DataError if two columns share a name, or the rows are no table.
     """
+    if rows is None or isinstance(rows, dict) or hasattr(rows, "to_frame"):
+        raise DataError(
+            f"X is a {type(rows).__name__}; expected a table or array of 2 axes. Give"
+            " df[['age']] for one column, or df.iloc[[0]] for one row"
+        )
     if hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
         return rows.collect()
     if type(rows).__name__ == "RecordBatch":

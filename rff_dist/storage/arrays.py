@@ -214,9 +214,9 @@ def _reading_error(error: Exception, where: str) -> StorageError:
     if isinstance(error, zarr.errors.ChunkNotFoundError):
         return StorageError(
             f"{where}: the chunk is missing from the store, and would be read as the"
-            " fill value. Restore it; or, if the writer left out chunks that are all of"
-            " the fill value (Zarr's default, write_empty_chunks=False), give"
-            ' missing_chunks="fill"'
+            " fill value. Restore it, or save a model again; or, if the writer of a"
+            " dataset left out chunks that are all of the fill value (Zarr's default,"
+            ' write_empty_chunks=False), give missing_chunks="fill"'
         )
     # Both types are OSErrors, and yet mean damaged bytes.
     is_damage = isinstance(error, gzip.BadGzipFile | IntegrityError)

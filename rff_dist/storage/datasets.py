@@ -239,7 +239,8 @@ def _open(
             raise StorageError(
                 f"{group.url} has no array {name!r}; it holds"
                 f" {group.describe_arrays()}. Expected {role} there; name it by"
-                f" `{role if role != 'X' else 'x'}`"
+                f" `{role if role != 'X' else 'x'}`, in Python as"
+                f" open_dataset({group.url!r}, x=…, y=…)"
             )
         if array.header.dtype.kind in "UT":
             raise StorageError(

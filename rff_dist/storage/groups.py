@@ -194,7 +194,8 @@ class StoredGroup:
         if is_ours and (header is None or header.digest != expected):
             raise IntegrityError(
                 f"the metadata of {label} or of its group are not as they were written;"
-                " restore them from a copy, or write the dataset again"
+                " restore them from a copy, or write the dataset or save the model"
+                " again"
             )
         return header
 
@@ -413,9 +414,11 @@ def _require_data(url: PathLike) -> Location:
     if not path.is_dir():
         stem = path.name.partition(".")[0]
         advice = (
-            f"Make one of a table: rff-dist ingest {path.name} {stem}.zarr --targets"
-            " NAME"
+            f"Make one of a table: rff-dist ingest {path} {path.parent / stem}.zarr"
+            " --targets NAME"
         )
+        if path.suffix == ".npy":
+            advice = f"Load it: np.load({str(path)!r})"
         if ".zarr" in path.suffixes:
             advice = "Unpack it"
         raise StorageError(
@@ -454,6 +457,7 @@ def _read_attributes(read_file: Callable[[str], bytes | None], url: str) -> Summ
     if name == ".zarray" or document.get("node_type") == "array":
         parent, _, name = url.rstrip("/").rpartition("/")
         raise StorageError(
-            f"{url} is a Zarr array; expected its group. Open {parent} with x={name!r}"
+            f"{url} is a Zarr array; expected its group. For an array give"
+            f" zarr.open({url!r}), and y; or open {parent} with x={name!r} and its y"
         )
     return dict(document["attributes"])

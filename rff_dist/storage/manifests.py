@@ -152,7 +152,7 @@ def _check_digest(document: Facts, where: str) -> None:
     if _group_digest(document) != manifest.get(DIGEST):
         raise IntegrityError(
             f"the metadata of {where} ({ENTRY_FILE}) are not as they were written;"
-            " restore them from a copy, or write the dataset again"
+            " restore them from a copy, or write the dataset or save the model again"
         )
 
 

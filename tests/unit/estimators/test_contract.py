@@ -163,11 +163,24 @@ def outputs(model):
         (X[:, 0], ["Expected 2D array", "1D array"]),
         (X[:0], ["0 sample(s)"]),
         (X[np.newaxis], ["3"]),
+        (pd.Series(X[0]), ["X is a Series", "df.iloc[[0]]"]),
+        (None, ["X is a NoneType"]),
+        ({"a": X[:, 0]}, ["X is a dict"]),
         ([["a"] * 4] * 60, ["text"]),
         (with_value(np.nan), ["Input X", "NaN"]),
         (with_value(-np.inf), ["Input X", "infinity"]),
     ],
-    ids=["1-D", "0 rows", "3-D", "strings", "NaN", "infinity"],
+    ids=[
+        "1-D",
+        "0 rows",
+        "3-D",
+        "Series",
+        "None",
+        "dict",
+        "strings",
+        "NaN",
+        "infinity",
+    ],
 )
 @ESTIMATORS
 def test_bad_rows_are_refused_in_scikit_learns_words_and_leave_the_fit_before(
@@ -293,8 +306,10 @@ def test_scikit_learns_words_for_kernels_get_ours_as_an_answer(estimator):
         (np.zeros(60), ["at least one non-zero"]),
         (np.full(60, np.nan), ["sample_weight", "NaN"]),
         (np.ones(3), ["(3,)"]),
+        ("age", ["sample_weight", "X['age']"]),
+        (np.full(60, 1e308), ["sample_weight", "1e+308"]),
     ],
-    ids=["negative", "zero", "NaN", "another length"],
+    ids=["negative", "zero", "NaN", "another length", "a name", "overflow"],
 )
 @pytest.mark.parametrize(
     "name", ["ridge", "classifier", "k-means", "PCA", "exact k-means"]
