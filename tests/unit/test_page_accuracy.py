@@ -224,7 +224,7 @@ def test_the_worst_rows_have_the_most_important_columns_in_the_unit_of_the_error
     worst = words.partition("Rows with the largest errors ")[2].partition(" A table ")[
         0
     ]
-    _, _, rows = worst.partition("predicted error ")
+    _, _, rows = worst.partition(" observed − predicted ")
     assert rows.startswith("x7 x6 ")
     n_columns = len(re.findall(r"x\d ", rows))
     assert n_columns == 5

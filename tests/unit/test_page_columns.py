@@ -370,6 +370,22 @@ def test_a_column_that_matters_only_with_others_is_named_below_its_small_share(
         assert f"“columns together” ({dict(table)['columns together']})" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("values", "n_decimals"),
+    [([2003.0, 2009.0], 0), ([1.0, 3.0], 0), ([1.0, 2.5], 1), ([0, 45_000.0], 0)],
+)
+def test_columns_of_whole_numbers_have_whole_ticks_and_years_no_comma(
+    values, n_decimals
+):
+    X = np.array(values)[:, np.newaxis]
+    axes = Figure().subplots()
+    axes.plot(values, values)
+    page_sample.label_values(axes, X, page_sample.TableColumn("year", (0,)))
+    ticks = axes.xaxis.get_major_formatter().format_ticks(axes.get_xticks())
+    assert {len(tick.partition(".")[2]) for tick in ticks} == {n_decimals}
+    assert any("," in tick for tick in ticks) == (values[1] >= 10_000)
+
+
 def test_columns_of_a_twentieth_of_the_importance_are_named_if_their_share_is_0():
     groups = [[page_sample.TableColumn(name, (0,))] for name in "abc"]
     rises = np.array([1.0, 0.066, 0.04])

@@ -412,7 +412,9 @@ def _predict_by_linear_model(
     levels = recipes.levels_of(data.rows.attributes)
     n_components = linear_components(data.rows.n_features, levels)
     if isinstance(kinds.kernel_of(model.feature_map), explicit.Linear):
-        return {}, ("The chosen model is linear, so none is listed for comparison.",)
+        return {}, (
+            "The chosen model is linear, so no linear one is listed for comparison.",
+        )
     if n_components > model.feature_map.n_components:
         note = (
             "It was not compared with a linear model, since the data have more columns"

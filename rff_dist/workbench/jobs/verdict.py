@@ -37,7 +37,6 @@ _NAMES = {
     MEAN: "the mean of the training rows",
 }
 _ONE_SIDED = 0.75  # of predictions too high or too low: a share that is said
-_ALONE = 0.2  # of the squared error, by one row: a share that is said
 CLEAR = 2.0  # standard errors of a mean error that is called a bias
 _SAVED = {"log_loss": "log loss saved", "accuracy": "more rows right"}
 
@@ -108,18 +107,19 @@ def _typical_errors(comparison: ModelComparison) -> Iterator[str]:
         size = score_words("rmse", abs(bias), error, like=rmse)
         side = "high" if bias > 0 else "low"
         yield f"On average they are too {side}, by {size}."
-    for side, other, sizes in (("high", "low", excess), ("low", "high", -excess)):
-        is_beyond = sizes > 0
-        share_beyond = comparison.mean(is_beyond.astype(np.float64))
-        if _ONE_SIDED <= share_beyond < 1:
-            most, rest = (
-                score_words("rmse", float(np.median(np.abs(part))), like=rmse)
-                for part in (sizes[is_beyond], sizes[~is_beyond])
-            )
-            yield (
-                f"{share(share_beyond)} are too {side}, by a median of {most}; the"
-                f" median of the others is {rest} too {other}."
-            )
+    is_high = excess > 0
+    is_low = excess < 0
+    share_high = comparison.mean(is_high.astype(np.float64))
+    share_low = comparison.mean(is_low.astype(np.float64))
+    if max(share_high, share_low) >= _ONE_SIDED and min(share_high, share_low) > 0:
+        high, low = (
+            score_words("rmse", float(np.median(np.abs(excess[part]))), like=rmse)
+            for part in (is_high, is_low)
+        )
+        yield (
+            f"{share(share_high)} are too high, by a median of {high};"
+            f" {share(share_low)} are too low, by a median of {low}."
+        )
 
 
 def half_words(comparison: ModelComparison, target: int = 0) -> str:
@@ -128,12 +128,9 @@ def half_words(comparison: ModelComparison, target: int = 0) -> str:
     sums = np.sort(squares)[::-1].cumsum()
     n_half = int(np.searchsorted(sums, sums[-1] / 2)) + 1
     make = "makes" if n_half == 1 else "make"
-    words = (
-        f"{n_half:,} of {len(sums):,} rows ({n_half / len(sums):.1%}) {make} half of"
-    )
-    words += " the squared error"
-    first = sums[0] / sums[-1]
-    return f"{words}, one alone {share(first)}" if _ALONE <= first < 0.5 else words
+    n_rows = f"{n_half:,} of {len(sums):,} rows ({n_half / len(sums):.1%})"
+    largest = share(sums[0] / sums[-1])
+    return f"{n_rows} {make} half of the squared error, the largest {largest}"
 
 
 def rows_words(comparison: ModelComparison) -> str:

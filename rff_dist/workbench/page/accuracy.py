@@ -111,12 +111,12 @@ def quoting_words(metrics: Facts, estimate: Facts) -> str:
     in_test = np.mean(np.array(metrics[name], float))
     by_folds = np.mean(np.array(estimate[name], float))
     words = (
-        f"Quote the errors on test rows. {ERROR_TITLES[name]} is"
+        f"Quote the errors on test rows: {ERROR_TITLES[name]} is"
         f" {score_words(name, in_test)} there, {score_words(name, by_folds)} by"
         " cross-validation"
     )
     if by_folds <= in_test:
-        words += ": no sign of overfitting."
+        words += ", no sign of overfitting."
     else:
         words += ", whose folds also chose the model."
     if (
@@ -287,7 +287,7 @@ def _worst_rows(
         values = (observed[row], predicted[row], residuals[row])
         # in the target's unit, and so with the decimals of the RMSE
         cells[row] = [score_words("rmse", float(value), like=rmse) for value in values]
-    header = (f"observed {name}", "predicted", "error")
+    header = (f"observed {name}", "predicted", _RESIDUAL)
     if residuals.any():
         page.say(
             f"{verdict.half_words(comparison, target)}; with errors of the normal"

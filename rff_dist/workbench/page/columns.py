@@ -374,7 +374,7 @@ def draw_panel(axes: Any, curves: Curves, X: AnyArray) -> None:
     rug: Any = {"color": figures.MUTED, "alpha": 0.15, "rasterized": True}
     bottom = axes.get_xaxis_transform()
     axes.plot(values, np.full(len(values), 0.03), "|", transform=bottom, **rug)
-    pictures.round_ticks(axes)
+    pictures.round_ticks(axes, values)
     if column.is_date:
         page_sample.label_dates(axes, across[[0, -1]])
 

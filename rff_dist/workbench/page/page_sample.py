@@ -211,7 +211,7 @@ def label_levels(axes: Any, levels: Sequence[str]) -> None:
 
 def label_values(axes: Any, X: AnyArray, column: TableColumn) -> None:
     """Put ticks at values of a column: two dates, 0 and 1, or round numbers."""
-    pictures.round_ticks(axes)
+    pictures.round_ticks(axes, column.observed(X))
     values = np.unique(X[:, column.members[0]])
     if column.is_date:
         label_dates(axes, values[[0, -1]])

@@ -341,11 +341,14 @@ def plain_axes(axes: Any, across: str = "", up: str = "") -> None:
         spine.set_color(figures.LINE)
 
 
-def round_ticks(axes: Any) -> None:
-    """Put few ticks on linear axes, whose numbers have the same decimals."""
+def round_ticks(axes: Any, across: AnyArray | None = None) -> None:
+    """Put few ticks on linear axes, whose numbers have the same decimals; whole ones if
+    the values `across` are whole.
+    """
+    is_whole = across is not None and not np.mod(across, 1).any()
     # numbers side by side take more room
-    for axis, most in ((axes.xaxis, 3), (axes.yaxis, 5)):
-        axis.set_major_locator(MaxNLocator(most))
+    for axis, most, integer in ((axes.xaxis, 3, is_whole), (axes.yaxis, 5, False)):
+        axis.set_major_locator(MaxNLocator(most, integer=integer))
         axis.set_major_formatter(_SameDecimals())
 
 
@@ -357,7 +360,9 @@ class _SameDecimals(Formatter):
             if np.allclose(np.round(values, decimals), values, rtol=1e-9, atol=0.0):
                 break
         # adding 0 turns -0.0 into 0.0
-        return [f"{value + 0.0:,.{decimals}f}" for value in values]
+        # a year has no comma
+        comma = "," if np.max(np.abs(values), initial=0.0) >= 10_000 else ""
+        return [f"{value + 0.0:{comma}.{decimals}f}" for value in values]
 
     def __call__(self, value: float, pos: int | None = None) -> str:
         return number(value)

@@ -240,7 +240,7 @@ def split_words(attributes: Facts) -> str | None:
     if not isinstance(parts, Mapping) or "holdout" not in parts:
         return None
     holdout = parts["holdout"]
-    share = f"{100 * holdout['share']:g} %"
+    share = f"{100 * holdout['share']:g}%"
     if holdout["by"] is not None:
         return f"the latest {share} by {holdout['by']}, or nearly, for a test"
     return f"test rows drawn with a chance of {share} each, seed {holdout['seed']}"
