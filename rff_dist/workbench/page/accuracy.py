@@ -290,8 +290,8 @@ def _worst_rows(
     header = (f"observed {name}", "predicted", _RESIDUAL)
     if residuals.any():
         page.say(
-            f"{verdict.half_words(comparison, target)}; with errors of the normal"
-            " distribution it would be about 12%. Check them first: a wrong value"
+            f"{verdict.half_words(comparison, target)}; of normal errors 12% of"
+            " the rows would make half. Check them first: a wrong value"
             " there, or a column that explains them, would change it most."
         )
     top = np.argsort(-observed, kind="stable")[: max(WORST, len(observed) // 50)]

@@ -63,7 +63,8 @@ def show_learning(
         axes.plot(curve.numbers, heights, "o-", color=figures.BLUE, lw=2.0)
         pictures.plain_axes(axes, name)
         pictures.round_ticks(axes)
-    pictures.plain_axes(panels[0], up=what)
+    # what the targets of classes are would be longer than a panel
+    pictures.plain_axes(panels[0], up=what.partition(" of the ")[0])
     page.picture(
         figure,
         f"{what} by the number of {' and of '.join(curves)}, as said above.",
