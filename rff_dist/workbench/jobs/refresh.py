@@ -194,7 +194,6 @@ def update_from(
                     known_refusals,
                     contest.has_drifted,
                     contest.gate,
-                    reason,
                 )
             else:
                 # Refused rows are remembered, so that the next night does not judge
@@ -350,7 +349,6 @@ def publish_update(
     known_refusals: Sequence[Refusal],
     has_drifted: bool,
     gate: gates.Gate,
-    reason: str,
 ) -> versions.Version | None:
     """Publish the challenger in place of the champion, or as the next version after it.
 
@@ -372,7 +370,9 @@ def publish_update(
         }
         if rows.window != windows.ALL_ROWS:
             lineage["window"] = rows.window
-        why = f"updated: {reason}"
+        why = "updated"
+        if not gate.passed:
+            why = "updated by force, although it is worse"
         version = publishing.publish(
             challenger, location.url, data=dataset.url, reason=why, lineage=lineage
         )
