@@ -286,20 +286,28 @@ def describe_other_part(output: Location, other: Location) -> Summary:
     return {OTHER_PART: other.name if other.parent == output.parent else other.url}
 
 
+def other_part(dataset: Location, attributes: Facts) -> Location | None:
+    """Return where the other rows of a dataset's table are; None if it was not split,
+    or they are not there.
+    """
+    place = str(attributes.get(OTHER_PART, ""))
+    other = dataset.parent.child(place)
+    if "/" in place:
+        other = locations.parse_location(place)
+    return other if place and locations.exists(other) else None
+
+
 def find_in_other_part(
     dataset: DatasetEditor, ids: Set[Any]
-) -> tuple[Location, Set[Any]]:
+) -> tuple[Location | None, Set[Any]]:
     """Return where the other rows of the dataset's table are, and which of some ids are
     theirs: a row in both datasets would be trained on and tested on.
 
     Returns no ids if the table was not split, or the other dataset is not there.
     """
-    place = str(dataset.attributes.get(OTHER_PART, ""))
-    other = dataset.location.parent.child(place)
-    if "/" in place:
-        other = locations.parse_location(place)
+    other = other_part(dataset.location, dataset.attributes)
     found = set[Any]()
-    if place and locations.exists(other):
+    if other is not None:
         stored = find_group(other.url).find_array(ID, allows_text=True)
         if stored is not None:
             for _, known in arrays.iterate_rows(

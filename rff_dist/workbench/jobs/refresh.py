@@ -41,10 +41,25 @@ from rff_dist.living.new_rows import NewRows, Refusal
 from rff_dist.models import versions
 from rff_dist.ridge import models
 from rff_dist.statistics import moments, ridge_statistics
-from rff_dist.storage import columns, datasets, locations, output_places, records
+from rff_dist.storage import (
+    columns,
+    datasets,
+    editing,
+    locations,
+    output_places,
+    records,
+)
 from rff_dist.text import human_bytes, redact
 from rff_dist.typing import Summary, frozen
-from rff_dist.workbench.jobs import publishing, refusals, specs, steps, watching
+from rff_dist.workbench.jobs import (
+    fits,
+    judging,
+    publishing,
+    refusals,
+    specs,
+    steps,
+    watching,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +104,12 @@ def update(job: specs.Update, do: steps.Runner) -> UpdateResult:
     test = None
     if job.test is not None:
         test = datasets.open_dataset(job.test, **names | {"version": None})
-    return update_from(job, dataset, do, test=test)
+    held_out = None
+    place = locations.parse_location(job.source.data)
+    part = editing.other_part(place, dataset.attributes)
+    if part is not None:
+        held_out = datasets.open_dataset(part.url, **names | {"version": None})
+    return update_from(job, dataset, do, test=test, held_out=held_out)
 
 
 def update_from(
@@ -98,6 +118,7 @@ def update_from(
     do: steps.Runner,
     *,
     test: blocks.Dataset | None = None,
+    held_out: blocks.Dataset | None = None,
     forces_removal: bool = False,
 ) -> UpdateResult:
     """Replace a model by its update, or publish the next version of a registered model;
@@ -106,6 +127,8 @@ def update_from(
     `dataset`: the data that it was trained on, perhaps with new rows.
     `test`: rows to compare the models on; None holds out rows that the champion was
       trained on.
+    `held_out`: rows of the same table, on which each published version is scored, so
+      that errors of all versions compare.
     `forces_removal`: whether deleted rows are taken out however much the error rises,
       if no rows are new.
 
@@ -182,6 +205,16 @@ def update_from(
                     engine=engine,
                 )
                 current = challenger.with_card(update=facts)
+                if held_out is not None:
+                    rows_of_test = fits.JobData(held_out)
+                    metrics = do(
+                        "evaluate",
+                        judging.measure_errors,
+                        rows_of_test,
+                        current,
+                        engine=engine,
+                    )
+                    current = current.with_card(metrics=metrics)
                 # `once`, because a publication that seemed to fail may have succeeded.
                 version = do.once(
                     "publish",
@@ -364,10 +397,13 @@ def publish_update(
             "added": [list(ends) for ends in rows.added],
             "n_seen": rows.n_after,
             "drifted": has_drifted,
-            "errors": {"rmse": list(gate.challenger)},
-            "errors_before": {"rmse": list(gate.champion)},
-            "judged_on": gate.fingerprint,
         }
+        if "metrics" not in challenger.card:
+            lineage |= {
+                "errors": {"rmse": list(gate.challenger)},
+                "errors_before": {"rmse": list(gate.champion)},
+                "judged_on": gate.fingerprint,
+            }
         if rows.window != windows.ALL_ROWS:
             lineage["window"] = rows.window
         why = "updated"

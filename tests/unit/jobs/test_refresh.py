@@ -16,6 +16,7 @@ from rff_dist.fitting.plan import plan_on_engine
 from rff_dist.fitting.sizes import SumOptions
 from rff_dist.models.versions import RegisteredModel
 from rff_dist.ridge.models import read_model, write_model
+from rff_dist.ridge.predict import predict_in_memory
 from rff_dist.statistics import passes
 from rff_dist.storage.locations import parse_location
 from rff_dist.text import human_bytes
@@ -90,9 +91,11 @@ def any_place(request):
     return request.getfixturevalue(request.param)
 
 
-def run(url, dataset, *, test=None, **options):
+def run(url, dataset, *, test=None, held_out=None, **options):
     job = build(Update, {"model": url, "data": "rows in memory", **options})
-    return refresh.update_from(job, dataset, in_this_process(ENGINE), test=test).record
+    do = in_this_process(ENGINE)
+    parts = {"test": test, "held_out": held_out}
+    return refresh.update_from(job, dataset, do, **parts).record
 
 
 def at_once(data):
@@ -136,6 +139,14 @@ def test_a_version_has_the_digest_of_the_rows_that_it_was_judged_on(registered, 
     _, *updated = RegisteredModel(registered).versions()
     first, second, third = [version.lineage["judged_on"] for version in updated]
     assert first == second == test.fingerprint() != third
+    held_out = ArrayDataset(*batch(8, 300))
+    data.append(4)
+    run(registered, data.now, held_out=held_out)
+    lineage = RegisteredModel(registered).current().lineage
+    assert lineage["judged_on"] == held_out.fingerprint()
+    predictions = predict_in_memory(held_out, read_model(registered), engine=ENGINE)
+    residuals = predictions["predictions"].ravel() - batch(8, 300)[1].ravel()
+    assert lineage["errors"]["rmse"] == pytest.approx([np.sqrt(np.mean(residuals**2))])
 
 
 def test_no_drift_is_said_with_the_level_that_several_tests_share(registered, data):
