@@ -175,7 +175,7 @@ def choose_chunk_rows(row_bytes: int, n_samples: int | None) -> int:
 
     >>> choose_chunk_rows(8 * 4, 10**9), choose_chunk_rows(2 * 4, 136_640)
     (65536, 4096)
-    >>> choose_chunk_rows(10**6 * 8)
+    >>> choose_chunk_rows(10**6 * 8, None)
     2
     """
     # 16 MiB are efficient in object stores, and several fit into a worker's memory.
