@@ -26,7 +26,7 @@ from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines import events, protocol
 from rff_dist.engines.clock import Clock, Times
 from rff_dist.engines.progress_bar import RichProgress
-from rff_dist.errors import InvalidParameterError, StatisticsError
+from rff_dist.errors import InvalidParameterError, NotFiniteError, StatisticsError
 from rff_dist.estimators import categories, inputs, panel, parameter_checks, splits
 from rff_dist.features import draw, kinds, maps, nystrom
 from rff_dist.features.levels import joined
@@ -265,7 +265,11 @@ class RowsEstimator(BaseEstimator, ABC):
 def _compute_chunk[S](
     compute: Callable[[Rows, S], AnyArray], state: S, X: AnyArray
 ) -> AnyArray:
-    return compute(Rows.in_memory(X), state)
+    try:
+        return compute(Rows.in_memory(X), state)
+    except NotFiniteError as error:
+        error.add_note("The row is counted in its partition of the Dask collection")
+        raise
 
 
 @dataclass(repr=False, eq=False)
