@@ -113,16 +113,21 @@ def plan_within_memory(
     plan = make_plan(fit)
     if plan.shortages:
         who, needed, limit = plan.shortages[0]
-        advice = "lower n_components, or"
+        needed_by_all = max(n_bytes for _, n_bytes, _ in plan.shortages)
+        n_mebibytes = -(-needed_by_all // 2**20)
+        advice = f"give each process {n_mebibytes}MiB of `memory`"
         # memory grows with D, so the largest D that fits is found by bisection
         smaller = range(512, fit.n_components, 512)
         n_fitting = bisect_left(smaller, True, key=is_too_large)
         if n_fitting:
-            advice = f"lower n_components to {smaller[n_fitting - 1]:_} or"
+            advice = (
+                f"lower n_components to {smaller[n_fitting - 1]:_} or give each process"
+                " more memory"
+            )
         raise PlanError(
             f"{who} needs {human_bytes(needed)} (n_components={fit.n_components:_}, "
             f"blocks of {plan.rows_per_block:_} rows) but has {human_bytes(limit)}; "
-            f"{advice} give each process more memory"
+            f"{advice}"
         )
     return plan
 

@@ -96,7 +96,7 @@ def check_output(
         if location.path.lower().endswith(_FILE_SUFFIXES):
             raise StorageError(
                 f"{location} has the name of a file, and a folder would be written;"
-                " expected a name such as data.zarr"
+                " expected a name such as data.zarr, or for predictions data.csv"
             )
         _refuse_others_objects(location)
     try_writing(location)

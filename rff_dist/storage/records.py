@@ -213,8 +213,8 @@ def find_record(location: Location) -> Location:
     elif locations.exists(location):
         what = f"it has no {ENTRY_FILE}"
     raise StorageError(
-        f"no model at {location}: {what}; expected a folder that save_model wrote,"
-        " not an export, or a registered model of which a version is current"
+        f"no model at {location}: {what}; expected a model's folder, not an export,"
+        " or a registered model of which a version is current"
     )
 
 

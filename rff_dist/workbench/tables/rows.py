@@ -22,7 +22,7 @@ from rff_dist.data.row_batches import RowArrays
 from rff_dist.data.sources import Provenance
 from rff_dist.errors import DataError
 from rff_dist.recipes.recipes import Recipe
-from rff_dist.recipes.tables import Batches, to_labels, to_numbers
+from rff_dist.recipes.tables import Batches, listed, to_labels, to_numbers
 from rff_dist.text import first_few
 from rff_dist.typing import BoolArray, IntArray, frozen
 from rff_dist.workbench.tables import row_monitor
@@ -234,6 +234,9 @@ def _missing_value(
         )
     elif is_of_table:
         advice += '. With `impute="median"` a dataset is made without gaps in features'
+        others = [name for name in gaps if name not in plan.recipe.sources]
+        if others:
+            advice += f', and with `on_nan="drop"` in {listed(others)}, too'
     return DataError(
         f"{source.table.name}: {source.table.place(numbers[is_missing.argmax()])},"
         f" column {column!r} is missing or not finite, as in {n_missing:,} of"

@@ -65,6 +65,14 @@ OTHERS = [
         "1.0 GiB",
         "needs",
     ),
+    (1, "plan {data} --n-components 256 --memory 1MiB --alpha gcv", "MiB of --memory"),
+    (
+        65,
+        "ingest gaps.csv new --targets y",
+        "--impute median",
+        "--on-nan drop",
+        "in 'y'",
+    ),
     *(
         (2, f"plan {{data}} --memory={size}", "--memory")
         for size in ("-1GiB", "0", "big", "1.2.3G")
@@ -182,6 +190,7 @@ def places(folder, labelled, clustered, tmp_path):
     (tmp_path / "lists.jsonl").write_text(
         '{"a": 1, "names": ["x"]}\n{"a": 2, "names": []}\n'
     )
+    (tmp_path / "gaps.csv").write_text("x,y\n1,2\n,3\n4,\n")
     (tmp_path / "m" / "versions" / "1").mkdir(parents=True)
     (tmp_path / "bin.csv").touch()  # no input that is missing
     (tmp_path / "tables.toml").write_text("[fit]\nn_folds = 3\n")
