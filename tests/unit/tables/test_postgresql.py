@@ -74,7 +74,8 @@ def test_values_and_types_are_those_of_the_table(server):
         "bool": "is_new",
     }.items():
         assert {kinds.pop(name) for name in names.split()} == {kind}
-    assert {kinds.pop(name) for name in ("day", "moment", "zoned")} == {"timestamp[us]"}
+    assert kinds.pop("day") == kinds.pop("moment") == "timestamp[us]"
+    assert kinds.pop("zoned") == "timestamp[us, tz=UTC]"
     assert set(kinds.values()) == {"string"}
     query = Query(
         "SELECT * FROM sale WHERE i <> 7 ORDER BY i", f"postgresql://{server}"
