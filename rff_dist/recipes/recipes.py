@@ -193,15 +193,14 @@ class Recipe:
         return replace(self, meanings=meanings)
 
     def types_to_read_by(
-        self, schema: pyarrow.Schema, table: str, targets: Sequence[str] = ()
+        self, schema: pyarrow.Schema, table: str
     ) -> dict[str, pyarrow.DataType]:
         """Return the types to read a table's columns by.
 
         Raises DataError if a column is missing, or holds another kind of values.
         """
         names = set(schema.names)
-        wanted = [*self._reads, *targets]
-        missing_names = [name for name in wanted if name not in names]
+        missing_names = [name for name in self._reads if name not in names]
         if missing_names:
             unused = sorted(names - self._reads.keys())
             advice = ""

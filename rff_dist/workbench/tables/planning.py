@@ -66,7 +66,7 @@ def plan_rows(
     index = None
     if given_recipe is not None:
         # raises DataError if the table does not suit the recipe
-        given_recipe.types_to_read_by(schema, first.name, roles.targets)
+        given_recipe.types_to_read_by(schema, first.name)
         roles = _roles_by_recipe(given_recipe, roles, schema)
     elif not options.encoding.keep_index:
         index = column_roles.find_index(first, roles)

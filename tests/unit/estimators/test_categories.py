@@ -273,7 +273,7 @@ NO_DAY = {
     once(refit(dd.from_pandas(GAP)), "row 7", "'width'", error=NotFiniteError),
     once(
         lambda: fit("ridge", TWO).predict(TWO[["code", "width"]]),
-        "X[['width', 'code']]",
+        "X.select(['width', 'code'])",
         error=DataError,
     ),
     once(asked(TWO), "'town'", error=DataError),
