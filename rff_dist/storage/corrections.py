@@ -5,7 +5,7 @@ are written, so that a later update of a model reads little. So a deletion moves
 last rows to the places of deleted ones, unless the order is to stay.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from rff_dist.data.array_checks import check_rows
 from rff_dist.data.loads import with_load, without_deleted
-from rff_dist.data.row_batches import RowBatch, column_names
+from rff_dist.data.row_batches import column_names
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, locations, writing
 from rff_dist.storage.arrays import ZarrArray
@@ -77,20 +77,22 @@ def replace_rows(
     batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
     with editing(parse_location(url)) as dataset:
         dataset.check_names(column_names(X), column_names(y))
-        return replace_batches(dataset, rows, batches, message=message)
+        parts = dataset.cast_all(batches)
+        return replace_in(dataset, rows, parts, message=message, attributes={})
 
 
-def replace_batches(
+def replace_in(
     dataset: DatasetEditor,
     rows: ArrayLike,
-    batches: Iterator[RowBatch],
+    parts: Arrays,
     *,
     message: str | None,
-    change: Callable[[], Facts] = dict,
+    attributes: Facts,
 ) -> ChangeResult:
-    """Replace rows of these numbers by the batches' rows, in this order, and commit.
+    """Replace rows of a dataset that is open for changes, change some attributes of its
+    group, and commit.
 
-    After the last batch, `change` returns the attributes to change.
+    `parts` are new rows from `DatasetEditor.cast_all`, in the order of `rows`.
     """
     numbers = check_rows(rows, dataset.n_before)
     unique_numbers, counts = np.unique(numbers, return_counts=True)
@@ -99,8 +101,7 @@ def replace_batches(
             f"row {unique_numbers[counts > 1][0]:_} is named {counts.max()} times;"
             " expected each row once"
         )
-    cast_batches = [dataset.cast_batch(batch, 0) for batch in batches]
-    n_rows = sum(len(parts["X"]) for parts in cast_batches)
+    n_rows = len(parts["X"])
     n_before = dataset.n_before
     if n_rows != len(numbers):
         raise DataError(
@@ -108,10 +109,6 @@ def replace_batches(
         )
     if not n_rows:
         return ChangeResult(0, n_before, n_before)
-    parts = {
-        name: np.concatenate([parts[name] for parts in cast_batches])
-        for name in dataset.headers
-    }
     version = _commit(
         dataset,
         "replace",
@@ -119,7 +116,7 @@ def replace_batches(
         parts=parts,
         rows=numbers,
         facts={"n_rows": n_rows},
-        attributes=change(),
+        attributes=attributes,
     )
     return ChangeResult(n_rows, n_before, n_before, version)
 
@@ -223,17 +220,17 @@ def merge_rows(
     """Replace, append and delete rows of a dataset that is open for changes, in one
     commit.
 
-    `parts` are new rows from `DatasetEditor.cast_batch`, and `rows` the stored row that
-    each of them replaces, -1 to append it. A new row with the values that are stored
-    already changes nothing. `deleted` are ascending row numbers, whose places the last
-    rows take. `message` gets the numbers of added, replaced and deleted rows.
+    `parts` are new rows from `DatasetEditor.cast_all`, and `rows` has the stored row
+    that each of them replaces, -1 to append it. A new row with the values that are
+    stored already changes nothing. `deleted` are ascending row numbers, whose places
+    the last rows take. `message` gets the numbers of added, replaced and deleted rows.
     """
     changes = rows < 0  # whether each new row changes the dataset
     known = np.flatnonzero(~changes)
     known = known[np.argsort(rows[known], kind="stable")]
-    stored = differences(dataset, rows[known], select(parts, known))
-    for differs, _ in stored.values():
-        changes[known] |= differs.any(axis=1)
+    compared = differences(dataset, rows[known], select(parts, known))
+    for is_different, _ in compared.values():
+        changes[known] |= is_different.any(axis=1)
     rows = rows[changes]
     n_added = int((rows < 0).sum())
     n_replaced = len(rows) - n_added
@@ -308,13 +305,13 @@ def _commit(
 
 
 def _delete(
-    dataset: DatasetEditor, deleted: IntArray, n_before: int, *, keep_order: bool
+    dataset: DatasetEditor, deleted: IntArray, n_all: int, *, keep_order: bool
 ) -> None:
-    """Remove some of `n_before` rows, whose numbers ascend, from all arrays."""
-    n_after = n_before - len(deleted)
+    """Remove rows, whose numbers ascend, from all arrays, which have `n_all` rows."""
+    n_after = n_all - len(deleted)
     # holes: deleted rows below the new length; the movers are as many, and fill them
     holes = deleted[deleted < n_after]
-    last = np.arange(n_after, n_before)
+    last = np.arange(n_after, n_all)
     movers = np.setdiff1d(last, deleted, assume_unique=True)
     for name in dataset.headers:
         array = dataset.array(name)
@@ -326,7 +323,7 @@ def _delete(
         # The last chunk is stored whole, and would still contain deleted values behind
         # the last row: erase them.
         chunk_rows = array.chunks[0]
-        chunk_end = min(n_before, -(-n_after // chunk_rows) * chunk_rows)
+        chunk_end = min(n_all, -(-n_after // chunk_rows) * chunk_rows)
         if chunk_end > n_after:
             array[n_after:chunk_end] = array.fill_value
         array.resize((n_after, *array.shape[1:]))
@@ -400,13 +397,15 @@ def _column_of(dataset: DatasetEditor, column: str) -> tuple[str, int | None]:
     """Return the name of a column's array, and the column's position there; None
     instead of a position if the array has one axis.
     """
-    places: dict[Any, tuple[str, int | None]] = {}
+    places: dict[str, tuple[str, int | None]] = {}
     for name, source in (
         ("groups", dataset.attributes.get("groups_column")),
         (ID, id_column(dataset.attributes)),
     ):
         if name in dataset.headers:
-            places[name] = places[source] = (name, None)
+            places[name] = (name, None)
+            if source is not None:
+                places[source] = (name, None)
     for name, key in (("y", "target_names"), ("X", "feature_names")):
         if name in dataset.headers:
             is_vector = len(dataset.headers[name].shape) == 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -120,10 +120,25 @@ class DatasetEditor:
     def cast_batch(self, batch: RowBatch, first_row: int) -> dict[str, AnyArray]:
         """Return a batch's arrays by name, in the dtypes of the dataset's arrays.
 
-        Raises DataError if the dataset has other arrays, or would round the values.
+        `first_row`, for messages: the number of new rows before the batch. Raises
+        DataError if the dataset has other arrays, or would round the values.
         """
         parts = row_batches.name_parts(batch, first_row)
         return row_batches.cast_parts(parts, self.headers, str(self.location), "")
+
+    def cast_all(self, batches: Iterable[RowBatch]) -> dict[str, AnyArray]:
+        """Return the rows of all batches by array, as `cast_batch` does for one."""
+        stacked = {
+            name: [np.empty((0, *header.shape[1:]), header.dtype)]
+            for name, header in self.headers.items()
+        }
+        n_rows = 0
+        for batch in batches:
+            parts = self.cast_batch(batch, n_rows)
+            n_rows += len(parts["X"])
+            for name, values in parts.items():
+                stacked[name].append(values)
+        return {name: np.concatenate(arrays) for name, arrays in stacked.items()}
 
     def commit(
         self,

@@ -15,9 +15,9 @@ from rff_dist.errors import DataError
 from rff_dist.recipes import recipes, tables
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.storage import columns, editing, locations
-from rff_dist.storage.corrections import find_rows, replace_batches
+from rff_dist.storage.corrections import find_rows, replace_in
 from rff_dist.text import first_few
-from rff_dist.typing import Facts, IntArray, PathLike
+from rff_dist.typing import IntArray, PathLike
 from rff_dist.workbench.tables import attributes, existing, roles
 from rff_dist.workbench.tables.inputs import Journal, find_sources, open_inputs
 
@@ -46,13 +46,12 @@ def correct(
         journal = Journal()
         monitor = existing.monitor_of(dataset)
         batches = existing.read_onto(dataset, [opened], roles.Roles(), journal, monitor)
-
-        def change() -> Facts:
-            if recipe is None or journal.recipe is None:
-                return {}
-            return {recipes.RECIPE: journal.recipe.to_dict()}
-
-        return replace_batches(dataset, rows, batches, message=message, change=change)
+        parts = dataset.cast_all(batches)
+        changed = {}
+        # the journal has the recipe, with new levels, once all batches are read
+        if recipe is not None and journal.recipe is not None:
+            changed[recipes.RECIPE] = journal.recipe.to_dict()
+        return replace_in(dataset, rows, parts, message=message, attributes=changed)
 
 
 def read_rows_to_change(

@@ -6,7 +6,6 @@ were there before.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -55,13 +54,12 @@ def follow(
     opened = [Input(lake.provenance, changed_rows)]
     if attributes.DROPPED in remembered:
         roles = replace(roles, on_nan="drop")
-    batches = [
-        dataset.cast_batch(batch, 0)
-        for batch in existing.read_onto(dataset, opened, roles, journal, monitor)
-    ]
+    rows = dataset.cast_all(
+        existing.read_onto(dataset, opened, roles, journal, monitor)
+    )
     after = attributes.attributes_after(roles, journal, remembered)
     after[SEEN_VALUES] = monitor.summary()
-    merged = _merge(dataset, lake, changes, batches, after, message)
+    merged = _merge(dataset, lake, changes, rows, after, message)
     return make_result(
         n_before + merged.n_added - merged.n_deleted,
         (lake.url,),
@@ -91,19 +89,15 @@ def _merge(
     dataset: editing.DatasetEditor,
     lake: Lake,
     changes: TableChanges,
-    batches: Sequence[Arrays],
+    rows: Arrays,
     after: Summary,
     message: str | None,
 ) -> corrections.MergeResult:
     """Commit added, updated and removed rows, with the attributes `after` them.
 
-    Rows that were dropped for missing values are not in the batches. Raises DataError
-    if the dataset then has another number of rows than the table.
+    Rows that were dropped for missing values are not in `rows`. Raises DataError if the
+    dataset then has another number of rows than the table.
     """
-    rows = {}
-    for name, header in dataset.headers.items():
-        empty = np.empty((0, *header.shape[1:]), header.dtype)
-        rows[name] = np.concatenate([empty, *(batch[name] for batch in batches)])
     if ID in rows:
         ids = rows[ID].tolist()
         _, elsewhere = editing.find_in_other_part(dataset, {*ids})

@@ -323,6 +323,8 @@ def test_rows_are_found_by_values_as_their_array_holds_them():
             assert [
                 found.tolist() for found in find_rows(dataset, column, values)
             ] == expected
+        with pytest.raises(InvalidParameterError, match=r"it has 'groups', 'a', 'b'$"):
+            find_rows(dataset, "c", [1])
 
 
 def test_the_commands_on_a_dataset_of_a_table(tmp_path):
