@@ -303,7 +303,7 @@ class FeatureMap(ABC):
 
     @property
     def whitener(self) -> FloatArray | None:
-        """The triangular T of Z = V·T⁻¹ for scaled features V; None if Z is V."""
+        """The triangular T of Z = K·T⁻¹ for scaled features K; None if Z is K."""
         return None
 
     @property

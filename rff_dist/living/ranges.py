@@ -79,8 +79,11 @@ def cut_ranges(ranges: Iterable[Range], max_rows: int) -> list[Range]:
     ]
 
 
-def overlapping(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """Return the ranges that share a row with one of `others`, which are ascending."""
+def overlapping(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
+    """Return the ranges that share a row with one of `others`.
+
+    `others` ascend and do not overlap.
+    """
     starts = [start for start, _ in others]
     stops = [stop for _, stop in others]
     # others that start before the range ends, less those that stop before it starts

@@ -1,12 +1,12 @@
 """Products of Z'Z with a few vectors, if Z'Z itself is too large for memory.
 
-A dataset and columns V go in; Z'Z·V comes out of one pass over the rows, which is all
+A dataset and columns C go in; Z'Z·C comes out of one pass over the rows, which is all
 that conjugate gradients need. Z is the matrix of features, with D columns, the
-components; U are the features before they are normalised, and sums are made of U. A
-pass sums U'W(UV − 1o'). W has the rows' weights on its diagonal, and o has the mean of
-each column of UV, or 0 if Z is not centred. The sums are integers on a grid that the
-trace of U'WU fixes. So they have the same bits in any order of the rows, unlike
-`U.T @ (U @ V)`.
+components; V are the features before they are normalised, and sums are made of V. A
+pass sums V'W(VC − 1o'). W has the rows' weights on its diagonal, and o has the mean of
+each column of VC, or 0 if Z is not centred. The sums are integers on a grid that the
+trace of V'WV fixes. So they have the same bits in any order of the rows, unlike
+`V.T @ (V @ C)`.
 """
 
 import math
@@ -37,7 +37,7 @@ MIN_TILE_ROWS = 512
 MAX_TILE_ROWS = 2048
 # Operations of a product that take as long as making one feature: 1.9 ns at 50 GFLOP/s.
 FEATURE_OPERATIONS = 100
-# Two operations of U·V and two of U'·(UV), for each feature and column.
+# Two operations of V·C and two of V'·(VC), for each feature and column.
 COLUMN_OPERATIONS = 4
 
 
@@ -66,25 +66,25 @@ class FirstSums:
     """Exact sums of the first pass of a solution without Z'Z; `+` adds rows."""
 
     n_samples: int
-    #: U'W[Y - offset, 1], of shape (n_components, n_targets + 1).
+    #: V'W[Y - offset, 1], of shape (n_components, n_targets + 1).
     cross: exact_sums.ExactSum
     #: Sums of targets and their squares, of shape (2, n_targets + 1), as in
     #: `RidgeStatistics`.
     targets: exact_sums.ExactSum
-    #: The trace of U'WU.
+    #: The trace of V'WV.
     trace: exact_sums.ExactSum
 
     __add__ = exact_sums.add_fields
 
 
-def sum_targets(
+def first_sums(
     rows: blocks.Rows,
     state: accumulate.Accumulation,
     *,
     split: TrainingSplit | None = None,
 ) -> FirstSums:
-    """Return a block's sums of features times targets; with `split` of its training
-    rows only.
+    """Return a block's sums of features times targets, of targets, and of squares of
+    features; with `split` of its training rows only.
 
     Takes O(n_samples · n_components · n_features). Raises DataError if values are not
     finite, targets are missing, or weights are outside the spec's grid.
@@ -98,12 +98,12 @@ def sum_targets(
         weights = np.ones(len(inputs))
     if split is not None:
         weights, _ = split.weights(rows, weights)
-    right = np.column_stack([rows.y - spec.offsets, np.ones(len(inputs))])
-    weighted = right * weights[:, np.newaxis]
+    targets_and_ones = np.column_stack([rows.y - spec.offsets, np.ones(len(inputs))])
+    weighted = targets_and_ones * weights[:, np.newaxis]
     sums: list[FirstSums] = []
 
     def add_up(tile: slice, features: FloatArray) -> None:
-        moments = np.empty((feature_map.n_components, right.shape[1]))
+        moments = np.empty((feature_map.n_components, weighted.shape[1]))
         squares = []
         for low, high in feature_map.stripes:
             part = _fill(feature_map, inputs[tile], features, low, high)
@@ -111,13 +111,15 @@ def sum_targets(
             with np.errstate(over="ignore", invalid="ignore"):
                 moments[low:high] = part @ weighted[tile]
                 squares.append(float(np.einsum("ij,ij,j->", part, part, weights[tile])))
-            target_sums = target_moments.target_products(right[tile], weights[tile])
+            target_sums = target_moments.target_products(
+                targets_and_ones[tile], weights[tile]
+            )
         products = moments, target_sums, np.asarray(math.fsum(squares))
         sums.append(
             FirstSums(tile.stop - tile.start, *map(exact_sums.ExactSum.of, products))
         )
 
-    _share_tiles(add_up, len(inputs), feature_map.n_components, right.shape[1])
+    _share_tiles(add_up, len(inputs), feature_map.n_components, weighted.shape[1])
     # The sums are exact, so the order in which threads append them does not matter.
     return reduce(operator.add, sums)
 
@@ -129,24 +131,24 @@ class Validation:
     #: Coefficients of the unnormalised features, of shape (n_components, n_solutions).
     coefficients: FloatArray
     intercept: FloatArray  # of shape (n_solutions,)
-    #: The target that each solution predicts, of shape (n_solutions,).
+    #: The number of the target that each solution predicts, of shape (n_solutions,).
     targets: IntArray
 
 
 @frozen(eq=False)
 class GramFactor:
-    """The state of a pass that multiplies U'WU by some columns."""
+    """The state of a pass that multiplies V'WV by some columns."""
 
     feature_map: maps.FeatureMap
-    #: V, of shape (n_components, n_columns), each column with a norm up to 1.
+    #: C, of shape (n_components, n_columns), each column with a norm up to 1.
     columns: FloatArray
-    #: o, of shape (n_columns,), subtracted from each row of UV.
+    #: o, of shape (n_columns,), subtracted from each row of VC.
     offset: FloatArray
     #: Sums are rounded to multiples of 2**grid_exponent.
     grid_exponent: int
     #: If given, only its training rows are multiplied.
     split: TrainingSplit | None = None
-    #: Solutions that predict the split's held-out rows.
+    #: Solutions that predict the split's held-out rows; only with a split.
     validation: Validation | None = None
 
 
@@ -155,7 +157,7 @@ class GramProduct:
     """Sums of one pass over rows; `+` adds rows."""
 
     n_samples: int
-    #: U'W(UV − 1o') in multiples of 2**grid_exponent, of shape (n_components,
+    #: V'W(VC − 1o') in multiples of 2**grid_exponent, of shape (n_components,
     #: n_columns).
     sums: IntArray
     #: The weighted squared error of each solution of a `Validation`, then the sum of
@@ -168,7 +170,7 @@ class GramProduct:
 def multiply_rows(
     rows: blocks.Rows, state: GramFactor, total: GramProduct | None = None
 ) -> GramProduct:
-    """Return a block's share of U'W(UV − 1o'), added to `total` in place.
+    """Return a block's share of V'W(VC − 1o'), added to `total` in place.
 
     Takes O(n_samples · n_components · (n_features + n_columns)). Raises DataError if
     values are not finite.
@@ -177,14 +179,15 @@ def multiply_rows(
     validation = state.validation
     inputs = feature_map.inputs_of(rows)
     weights = rows.sample_weight
-    columns = state.columns
-    n_columns = columns.shape[1]
+    # what the features are multiplied by: C, then the solutions to validate
+    all_columns = state.columns
+    n_columns = all_columns.shape[1]
     errors = exact_sums.ExactSum.zeros((1,))
     if state.split is not None:
         weights, held_out = state.split.weights(rows, rows.weights)
     if validation is not None:
         assert rows.y is not None
-        columns = np.hstack([columns, validation.coefficients])
+        all_columns = np.hstack([all_columns, validation.coefficients])
         errors = exact_sums.ExactSum.zeros((len(validation.targets) + 1,))
         residuals = rows.y[:, validation.targets] - validation.intercept
     sums = np.zeros(state.columns.shape, np.int64) if total is None else total.sums
@@ -192,11 +195,11 @@ def multiply_rows(
 
     def multiply(tile: slice, features: FloatArray) -> None:
         nonlocal errors
-        # features are made once and read twice: for UV here, and for U'·(UV) below
-        scores = np.zeros((tile.stop - tile.start, columns.shape[1]))
+        # features are made once and read twice: for VC here, and for V'·(VC) below
+        scores = np.zeros((tile.stop - tile.start, all_columns.shape[1]))
         for low, high in feature_map.stripes:
             part = _fill(feature_map, inputs[tile], features, low, high)
-            scores += part.T @ columns[low:high]
+            scores += part.T @ all_columns[low:high]
         if validation is not None:
             squares = held_out[tile] @ np.square(
                 residuals[tile] - scores[:, n_columns:]
@@ -215,7 +218,7 @@ def multiply_rows(
             with one_at_a_time:
                 exact_sums.add_whole_numbers(product, sums[low:high])
 
-    _share_tiles(multiply, len(inputs), feature_map.n_components, columns.shape[1])
+    _share_tiles(multiply, len(inputs), feature_map.n_components, all_columns.shape[1])
     if total is None:
         return GramProduct(len(inputs), sums, errors)
     return GramProduct(total.n_samples + len(inputs), sums, total.errors + errors)
@@ -252,14 +255,14 @@ def _fill(
     high: int,
 ) -> FloatArray:
     """Fill in the components `low:high` of a tile's features, and return them."""
-    # `sum_targets` refuses features that overflow
+    # `first_sums` refuses features that overflow
     with np.errstate(over="ignore", invalid="ignore"):
         feature_map.fill(inputs, features[low:high], low, high)
     return features[low:high]
 
 
 def pass_operations(n_columns: int) -> int:
-    """Return the operations of a pass of Z'(ZV) for each feature."""
+    """Return the operations of a pass of Z'(ZC) for each feature."""
     return FEATURE_OPERATIONS + COLUMN_OPERATIONS * n_columns
 
 
@@ -319,8 +322,8 @@ class GramOperator:
     @property
     def moments(self) -> FloatArray:
         """Z'WY, shape (n_components, n_targets)."""
-        # `cross` has U'W(Y − offset), and U'W1 in its last column. Adding multiples of
-        # the latter gives U'WY about the mean or about 0.
+        # `cross` has V'W(Y − offset), and V'W1 in its last column. Adding multiples of
+        # the latter gives V'WY about the mean or about 0.
         cross = self.sums.cross.value()
         targets = self.targets
         shift = -targets.shifts if self.centred else targets.offsets
@@ -338,7 +341,7 @@ class GramOperator:
         trace_error = EPS * float(self.sums.trace.value()) * largest_scale**2
         if whitener is None:
             return trace_error
-        # as in `gram_error_of`, if all diagonal entries were equal
+        # `product_error` of `reading.gram_error_of`, if all diagonal entries were equal
         spectral, frobenius = reading.Whitener(whitener).inverse_norms
         return 0.5 * trace_error / math.sqrt(spec.n_components) * spectral * frobenius
 
@@ -352,9 +355,9 @@ class GramOperator:
     ) -> tuple[FloatArray, FloatArray]:
         """Return Z'WZ times columns, and the errors of solutions on held-out rows.
 
-        `coefficients` have the shape (n_components, n_solutions); `targets` are the
-        target that each solution predicts. Errors are weighted mean squares. Raises
-        StatisticsError if no row with a weight is held out.
+        `coefficients` have the shape (n_components, n_solutions); `targets` has the
+        number of the target that each solution predicts. Errors are weighted mean
+        squares. Raises StatisticsError if no row with a weight is held out.
         """
         assert self.split is not None
         raw = self.feature_map.raw_coefficients(coefficients)
@@ -422,7 +425,7 @@ def gram_operator(
     Raises DataError if values are not finite or features overflow; StatisticsError if a
     row is missing.
     """
-    add_up = partial(sum_targets, split=split)
+    add_up = partial(first_sums, split=split)
     sums = row_passes.sum_rows(
         dataset, add_up, accumulation, engine=engine, label="targets"
     )
@@ -431,6 +434,6 @@ def gram_operator(
 
 
 def sums_of_z(sums: FloatArray, feature_map: maps.FeatureMap) -> FloatArray:
-    """Turn sums U'[…] of shape (n_components, n_columns) into sums Z'[…]."""
+    """Turn sums V'[…] of shape (n_components, n_columns) into sums Z'[…]."""
     scales = exact_sums.expand(feature_map.scales)[:, np.newaxis]
     return reading.whiten(scales * sums, feature_map.whitener)

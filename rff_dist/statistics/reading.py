@@ -2,7 +2,7 @@
 
 Integers of U'U go in; Z'Z comes out as one matrix, with a bound on its error. U are
 unnormalised features in [-1, 1], Z the features, with Z = factors · U. Nyström features
-are Z = V·T⁻¹ instead, where V = factors · U are the kernel's values at centres, and T
+are Z = K·T⁻¹ instead, where K = factors · U are the kernel's values at centres, and T
 is the *whitener*. Scaling a copy of the sums would take the memory of a second D × D
 array.
 """
@@ -65,7 +65,7 @@ def sums_over_z(
 
 
 def whiten(scaled: FloatArray, whitener: FloatArray | None) -> FloatArray:
-    """Turn sums over V into sums over Z = V·T⁻¹ in place, with the whitener T."""
+    """Turn sums over K into sums over Z = K·T⁻¹ in place, with the whitener T."""
     if whitener is not None:
         with machine.single_threaded_blas():
             triangular.solve_transposed(whitener, scaled)
@@ -84,7 +84,7 @@ def gram_error_of(
     With a whitener T, independent roundings E of size s give T⁻ᵀET⁻¹ the norm
     2·s·‖T⁻¹‖·‖T⁻¹‖_F (Chevet's inequality). Two more roundings count there: of the sums
     to float64, and of the products with T⁻¹. The latter gives 0.2 to 0.4 times
-    ε·√(largest sum · ‖V'V‖)·‖T⁻¹‖·‖T⁻¹‖_F, measured against long doubles for 200 to
+    ε·√(largest sum · ‖K'K‖)·‖T⁻¹‖·‖T⁻¹‖_F, measured against long doubles for 200 to
     1,024 centres with condition numbers of 1e3 to 1e4.
     """
     spec = statistics.spec
@@ -101,7 +101,7 @@ def gram_error_of(
         return math.hypot(
             4 * math.sqrt(statistics.n_components) * grid_error, centring_error
         )
-    # The largest entry of V'V is on its diagonal, and ‖V'V‖ is at most its trace.
+    # The largest entry of K'K is on its diagonal, and ‖K'K‖ is at most its trace.
     squares = [
         np.abs(diagonal) * spec.factors[rows] ** 2
         for rows, diagonal in _diagonals(statistics)
@@ -169,7 +169,7 @@ def _whitener_of(statistics: ridge_statistics.RidgeStatistics) -> Whitener | Non
 
 @dataclass(frozen=True, eq=False)
 class Whitener:
-    """A feature map's upper triangular T of Z = V·T⁻¹."""
+    """A feature map's upper triangular T of Z = K·T⁻¹."""
 
     #: Of shape (n_components, n_components).
     factor: FloatArray

@@ -2,10 +2,10 @@
 they add up without rounding.
 
 A feature map and a dataset's weights and targets decide a spec. Z is the matrix of
-features, V are the features before they are normalised, and U is V in units by which it
-lies in [-1, 1]. Sums are over U, in whole multiples of a power of two (the grid), so
-that they are integers; only sums with equal specs can be added. Sums in float64 would
-need no spec, but their last digits would depend on the order of the rows.
+features, V are the features before they are normalised, and U is V divided by powers of
+two, so that it lies in [-1, 1]. Sums are over U, in whole multiples of a power of two
+(the grid), so that they are integers; only sums with equal specs can be added. Sums in
+float64 would need no spec, but their last digits would depend on the order of the rows.
 """
 
 import numpy as np
@@ -63,8 +63,8 @@ class StatisticsSpec:
     one_dimensional: bool = False
     #: Whether weights are whole numbers that repeat their rows, rather than precisions.
     frequency_weights: bool = False
-    #: Whether Z is V·T⁻¹ with the feature map's whitener T; then reading the sums needs
-    #: T.
+    #: Whether Z is scale · V·T⁻¹ with the feature map's whitener T; then reading the
+    #: sums needs T.
     whitened: bool = False
     #: Whether features are whole multiples of 2**-14 and rows have no weights. Then
     #: nothing is rounded.

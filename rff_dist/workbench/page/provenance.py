@@ -28,7 +28,7 @@ type ReadTimes = Callable[[], clock.Times]
 def options_of(job: Any) -> dict[str, str | None]:
     """Return a job's seed, and its options that differ from the defaults, as facts.
 
-    Places are left out.
+    Arguments and places that it writes are left out.
     """
     values = {name: value for name, _, value in fields.values(job)}
     changed = []
@@ -50,13 +50,14 @@ def user_words() -> str | None:
         name = getpass.getuser()
     except (OSError, KeyError):  # in some containers; KeyError before Python 3.13
         return None
+    # in containers everyone is root
     return None if name == "root" else f"by {name}"
 
 
 def sources_facts(attributes: Facts, missing: Sequence[Range] = ()) -> Facts:
     """Return what a dataset's rows were read from, with digests, as facts.
 
-    Sources apart are those whose rows are all among the `missing` ones of a model.
+    Sources left out are those whose rows are all among the `missing` ones of a model.
     """
     names: dict[str, list[str]] = {"sources": [], "sources left out": []}
     stop = 0

@@ -46,8 +46,8 @@ class IngestResult:
     table: Facts | None = None
     #: rows that were skipped, since the dataset has their ids with the same values
     n_known: int = 0
-    #: ids of rows that were left out, since the table was split to train and to test
-    #: and they are in the other dataset
+    #: rows that were left out, since the table was split to train and to test, and
+    #: their ids are in the other dataset
     n_of_other_part: int = 0
     #: how the new rows differ from those before; see `RowMonitor.findings`
     unlike: tuple[Facts, ...] = ()
@@ -81,15 +81,15 @@ def read_onto(
     opened = with_tables(opened, tables)
     for table in tables:
         try:
-            plan = plan_columns(table.schema, roles, recipe, table.name)
+            dtype = plan_columns(table.schema, roles, recipe, table.name).dtype
         except InvalidParameterError as error:
             # the dataset has these columns, so the table is at fault
             raise DataError(str(error)) from error
-        if roles.dtype is None and not np.can_cast(plan.dtype, X.dtype, "safe"):
+        if roles.dtype is None and not np.can_cast(dtype, X.dtype, "safe"):
             raise DataError(
-                f"{table.name} has columns of {plan.dtype}, which X of"
-                f" {dataset.location} ({X.dtype}) cannot "
-                f'hold without rounding; give dtype="{X.dtype.name}" to round them'
+                f"{table.name} has columns of {dtype}, which X of"
+                f" {dataset.location} ({X.dtype}) cannot"
+                f' hold without rounding; give dtype="{X.dtype.name}" to round them'
             )
         monitor.see_columns(table.schema.names)
 
