@@ -50,8 +50,6 @@ CURVE_CLASSES = 6
 
 _COLORS = (figures.BLUE, *pictures.HUES[1:])
 
-_ALONE = "effect of the column alone"
-
 
 def columns_section(
     page: document.Document,
@@ -100,13 +98,8 @@ def columns_section(
         for column in importance.columns[:CURVES]
     ]
     _draw_curves(page, sample, model, curves)
-    if has_effects(model):
+    if is_exact(model):
         _tabulate_shares(page, model, sample, importance)
-
-
-def has_effects(model: models.RidgeModel) -> bool:
-    """Return whether predictions, not scores of classes, have effects of columns."""
-    return "classifier" not in model.card and effects.why_no_effects(model) is None
 
 
 def _tabulate_shares(
@@ -115,7 +108,7 @@ def _tabulate_shares(
     sample: page_sample.PageSample,
     importance: Importance,
 ) -> None:
-    """Show the shares of the variance of predictions that columns have alone."""
+    """Show the shares of the variance of predictions that columns have."""
     groups = {
         name: [member for column in group for member in column.members]
         for name, group in zip(importance.names, importance.groups, strict=True)
@@ -126,8 +119,9 @@ def _tabulate_shares(
         groups["other columns"] = others.tolist()
     # of the target whose curves are drawn
     shares = effects.variance_shares(model, sample.X, list(groups.values()))[:, 0]
-    names = [*groups, "columns together", "overlap"]
-    rows = [[name, f"{s:.3f}"] for name, s in zip(names, shares, strict=True)]
+    *of_columns, _, overlap = shares  # columns together have none
+    shown = zip([*groups, "overlap"], [*of_columns, overlap], strict=True)
+    rows = [[name, f"{share:.3f}"] for name, share in shown]
     page.table(
         "Shares of the variance of predictions",
         [f"effect on {sample.targets[0]}", "share"],
@@ -138,21 +132,6 @@ def _tabulate_shares(
         " shared by correlated effects; it may be negative.",
         is_note=True,
     )
-    if contradictory := ", ".join(contradictory_columns(importance, shares)):
-        page.say(
-            f"Mainly in combination with other columns matter: {contradictory}. What"
-            f" they do is part of “columns together” ({shares[-2]:.3f})."
-        )
-
-
-def contradictory_columns(importance: Importance, shares: FloatArray) -> list[str]:
-    """Return columns of high importance, and a low share of the variance alone."""
-    rises = importance.rises
-    alone = shares[: len(rises)]
-    is_high = (rises > 2 * importance.errors) & (rises >= rises[0] / 20)
-    # both as shares of the largest
-    is_low = alone * rises[0] <= rises / 10 * alone.max()
-    return [importance.names[i] for i in np.flatnonzero(is_high & is_low)]
 
 
 def partial_dependence(
@@ -215,8 +194,8 @@ def curves_of(
     predictions: FloatArray,
     column: page_sample.TableColumn,
 ) -> Curves:
-    """Return the mean prediction along a column, and the column's exact effect; only
-    that, with its own deviations, if the model is a sum of effects.
+    """Return the mean prediction along a column; the column's exact effect, with its
+    own deviations, if the model is a sum of effects.
 
     They are of the first target, of which `predictions` are those of the sample, or of
     the probabilities of classes.
@@ -236,10 +215,6 @@ def curves_of(
     heights = partial_dependence(predict, X, [member], places[:, np.newaxis])
     drawn = _drawn_predictions(model, sample)
     lines = {name: heights[:, i] for i, name in drawn.items()}
-    if has_effects(model):
-        lines[_ALONE] = (
-            predictions.mean() + effects.column_effect(model, member, values)[:, 0]
-        )
     if knows_deviations:
         moved = np.tile(X, (len(places), 1))
         moved[:, member] = np.repeat(places, len(X))
@@ -263,8 +238,15 @@ def curve_rows(model: models.RidgeModel, predictions: FloatArray) -> IndexArray:
 
 
 def is_exact(model: models.RidgeModel) -> bool:
-    """Return whether predictions are a sum of effects of single columns."""
-    return has_effects(model) and effects.is_sum_of_effects(model)
+    """Return whether predictions, not scores of classes, are a sum of effects of single
+    columns.
+
+    Otherwise the effect of a column depends on how the fit divided it between parts of
+    the kernel: a large one may be 0.
+    """
+    if "classifier" in model.card or effects.why_no_effects(model) is not None:
+        return False
+    return effects.is_sum_of_effects(model)
 
 
 def has_deviations(model: models.RidgeModel) -> bool:
@@ -334,11 +316,6 @@ def _meaning(
         " on the axis in each and everything else stays; dots are levels, with their"
         " shares of the rows"
     )
-    if has_effects(model):
-        meaning += (
-            ". Dashed lines and crosses: the effect of this column without its"
-            " combinations with others"
-        )
     if len(drawn) > 1 and len(drawn) < len(read_classes(model)):
         n_classes = len(read_classes(model))
         meaning += f". Only the {len(drawn)} most frequent of {n_classes} classes are"
@@ -352,8 +329,6 @@ def draw_panel(axes: Any, curves: Curves, X: AnyArray) -> None:
     for color, (name, heights) in zip(_COLORS, curves.lines.items(), strict=False):
         # a line between levels would show what is nowhere
         marker = "o" if curves.levels else "-"
-        if name == _ALONE:
-            marker = "x" if curves.levels else "--"
         axes.plot(across, heights, marker, color=color, lw=2.0, label=name)
     if curves.deviations is not None:
         heights = next(iter(curves.lines.values()))
