@@ -84,9 +84,9 @@ def test_the_page_of_a_regression_is_readable_and_ranks_the_columns(trained):
     assert "Predicting price & tax from 3 columns" in words
     assert re.search(r"\d+ of 200 rows \([\d.]+%\) make half of the squared", words)
     assert "What to do Is it good enough?" in words
-    assert re.search(r"With \d+ instead of \d+ rows the error is .* ± \d", words)
+    assert re.search(r"with \d+ instead of \d+ rows the error is .* ± \d", words)
     assert re.search(
-        r"With 128 instead of \d+ kernel features the error is .* ± \d", words
+        r"with 128 instead of \d+ kernel features the error is .* ± \d", words
     )
     assert "The bands are 95% intervals of a line" in words
     assert "This model by cross-validation" in words

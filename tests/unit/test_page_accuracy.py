@@ -77,8 +77,8 @@ def test_the_page_says_whether_intervals_held_with_the_count(
     drawn = rng.standard_normal(700)
     drawn[400:] *= noise
     y = X[:, 0] + 0.5 * drawn
-    write_dataset(tmp_path / "data", X[:400], y[:400])
-    write_dataset(tmp_path / "test", X[400:], y[400:])
+    write_dataset(tmp_path / "data", X[:400], y[:400], attributes={"dropped_rows": 5})
+    write_dataset(tmp_path / "test", X[400:], y[400:], attributes={"dropped_rows": 2})
     how = [*PLAIN, "--n-components 16 --n-folds 3", f"--test={tmp_path / 'test'}"]
     model = tmp_path / "m"
     _, _, words = report_of(tmp_path, "fit", tmp_path / "data", model, *how)
@@ -89,6 +89,8 @@ def test_the_page_says_whether_intervals_held_with_the_count(
     low, high = binomtest(n_inside, 300).proportion_ci()
     assert f" 90% {n_inside / 300:.1%} {low:.1%} to {high:.1%} " in words
     assert "Data All 400 training rows, of" in words
+    account = "707 rows = 400 for training + 300 for the test + 7 dropped for missing"
+    assert account in words
     assert (
         "the errors of 400 of 400 rows of the fit, each predicted by a model that"
         in words
@@ -117,9 +119,9 @@ def test_intervals_that_begin_below_0_are_counted_if_no_target_is(tmp_path, leas
 @pytest.mark.parametrize(
     ("rmse", "r2", "said"),
     [
-        (9.0, 0.3, "no sign"),
-        (6.0, 0.36, "no sign"),
-        (7.0, 0.5, "also chose"),
+        (9.0, 0.3, "no clear sign"),
+        (6.0, 0.39, "no clear sign"),  # two standard errors are 0.05
+        (6.0, 0.43, "also chose"),
         (9.0, 0.5, "also chose"),  # a larger RMSE, of a target that varies more
         (7.0, None, "also chose"),
     ],
@@ -128,22 +130,29 @@ def test_errors_of_test_and_folds_are_given_with_the_stds_of_their_targets(
     rmse, r2, said
 ):
     # the variance that R² is a share of is 100 in the test
-    test = {"rmse": [8.0], "r2": [0.36]}
-    words = accuracy.quoting_words(test, {"rmse": [rmse], "r2": [r2]})
+    test = {"rmse": [8.0], "r2": [0.36], "rmse_standard_error": [0.12]}
+    folds = {"rmse": [rmse], "r2": [r2], "rmse_standard_error": [0.09]}
+    words = accuracy.quoting_words(test, folds)
     r2_words = "–" if r2 is None else f"{r2:.3f}"
     assert f"R² is 0.360 there, {r2_words} by cross-validation" in words
-    assert ("no sign" in words, "also chose" in words) == (
-        said == "no sign",
+    assert ("no clear sign" in words, "also chose" in words) == (
+        said == "no clear sign",
         said == "also chose",
     )
     if r2 is not None:
         std = f"std is 10.00 there, {rmse / np.sqrt(1 - r2):.2f} in training."
         assert std in words
-    shares = ({"accuracy": 0.816}, {"accuracy": 0.811})
-    words = accuracy.quoting_words(*shares)
-    assert "accuracy is 81.6% there, 81.1% by" in words
-    assert "no sign" in words
-    assert "no sign" not in accuracy.quoting_words(*reversed(shares))
+    for by_folds, error, is_clear in (
+        (0.811, 0.001, False),
+        (0.84, 0.005, False),  # 0.024 is less than two standard errors of 0.0126
+        (0.85, 0.005, True),
+        (0.85, None, True),  # of one split
+    ):
+        test = {"accuracy": 0.816, "accuracy_standard_error": 0.0116}
+        folds = {"accuracy": by_folds, "accuracy_standard_error": error}
+        words = accuracy.quoting_words(test, folds)
+        assert f"accuracy is 81.6% there, {by_folds:.1%} by" in words
+        assert ("no clear sign" in words) != is_clear
 
 
 @pytest.mark.parametrize("n_refused", [0, 20])
@@ -196,7 +205,7 @@ def test_the_page_says_what_was_done_to_a_tables_columns(tmp_path):
     _, _, words = report_of(tmp_path, "fit", tmp_path / "data", tmp_path / "m", *small)
     assert "kind category, 2 levels: " in words.replace("  ", " ")
     assert "15 missing values become" in words
-    worst = words.partition("Rows with the largest errors id ")[2]
+    worst = words.partition("Rows with the largest errors name ")[2]
     assert worst.partition("size kind ")[2].startswith("r60 100.")
     spread = words.partition(
         "Columns of numbers and dates column missing distinct mean std min median max "
@@ -451,6 +460,10 @@ def test_the_largest_targets_are_said_if_all_are_predicted_below_them(highest):
     accuracy._worst_rows(page, comparison, "price", 0, [])
     said = [p.text for p in page.parts if "The 5 rows" in getattr(p, "text", "")]
     squares = np.square(y - predicted)
+    # all errors are 1 but the largest: 3 rows are few only if they are far off
+    half = [p.text for p in page.parts if "make half" in getattr(p, "text", "")]
+    assert ("Check them first" in half[0]) == (highest < 96)
+    assert ("no few rows" in half[0]) == (highest > 90)
     # 96 to 100; one is predicted as 96
     assert len(said) == (highest < 96)
     assert not said or f"{squares[95:].sum() / squares.sum():.1%} of the" in said[0]
@@ -520,7 +533,9 @@ def test_what_more_rows_would_do_goes_by_the_fall_and_its_standard_error(
     ratio = np.sqrt(after.mean())
     error = sem(after) / (2 * ratio)
     size = f"{abs(1 - ratio):.1%} ± {error:.1%}"
-    assert words.startswith("With 200 instead of 100 rows the error is ")
+    assert words.startswith(
+        "By cross-validation, with 200 instead of 100 rows the error is "
+    )
     assert f"{size} {judgement}" in words
 
 

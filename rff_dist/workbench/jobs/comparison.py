@@ -101,6 +101,8 @@ class ComparisonRows:
     names: AnyArray | None = None
     #: what the names are
     named: str = "id"
+    #: rows of the table that are not among these, because values were missing
+    n_dropped: int = 0
 
     @property
     def block(self) -> blocks.Rows:

@@ -248,7 +248,16 @@ def _test_rows(
     groups = _groups_of(test.rows, numbers)
     names, named = _names_of(test.rows, numbers)
     return comparison.ComparisonRows(
-        "test", n_available, numbers, X, y, weights, groups, names=names, named=named
+        "test",
+        n_available,
+        numbers,
+        X,
+        y,
+        weights,
+        groups,
+        names=names,
+        named=named,
+        n_dropped=test.rows.attributes.get("dropped_rows", 0),
     )
 
 
@@ -317,7 +326,7 @@ def _names_of(rows: blocks.Dataset, indices: IndexArray) -> tuple[AnyArray | Non
     """Return what people find rows by, and what that is."""
     ids = stored_columns.ids_of(rows)
     if ids is not None:
-        return ids.take(indices), "id"
+        return ids.take(indices), str(stored_columns.id_column(rows.attributes))
     places = row_sources.find_rows(rows.attributes, rows.n_samples, indices)
     if places is None:
         return None, ""

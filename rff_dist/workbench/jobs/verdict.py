@@ -12,7 +12,7 @@ import numpy as np
 
 from rff_dist.fields import values_of
 from rff_dist.text import ERROR_TITLES, first_few, score_words, share
-from rff_dist.typing import Summary
+from rff_dist.typing import AnyArray, Summary
 from rff_dist.workbench.jobs import intervals
 from rff_dist.workbench.jobs.comparison import (
     LINEAR,
@@ -125,12 +125,17 @@ def _typical_errors(comparison: ModelComparison) -> Iterator[str]:
 def half_words(comparison: ModelComparison, target: int = 0) -> str:
     """Say how few rows make half of our model's squared error."""
     squares = np.square(comparison.observed - comparison.ours.values)[:, target]
-    sums = np.sort(squares)[::-1].cumsum()
-    n_half = int(np.searchsorted(sums, sums[-1] / 2)) + 1
+    n_half = n_of_half(squares)
     make = "makes" if n_half == 1 else "make"
-    n_rows = f"{n_half:,} of {len(sums):,} rows ({n_half / len(sums):.1%})"
-    largest = share(sums[0] / sums[-1])
+    n_rows = f"{n_half:,} of {len(squares):,} rows ({n_half / len(squares):.1%})"
+    largest = share(squares.max() / squares.sum())
     return f"{n_rows} {make} half of the squared error, the largest {largest}"
+
+
+def n_of_half(squares: AnyArray) -> int:
+    """Return the smallest number of values whose sum is half of all."""
+    sums = np.sort(squares)[::-1].cumsum()
+    return int(np.searchsorted(sums, sums[-1] / 2)) + 1
 
 
 def rows_words(comparison: ModelComparison) -> str:

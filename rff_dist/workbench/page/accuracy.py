@@ -51,6 +51,7 @@ _RESIDUAL = "observed − predicted"
 # rows with the largest errors, and their most important columns
 WORST = 5
 WORST_COLUMNS = 5
+_NORMAL_HALF = 0.12  # share of rows that make half of the square of normal errors
 
 
 def score_section(
@@ -115,8 +116,9 @@ def quoting_words(metrics: Facts, estimate: Facts) -> str:
         f" {score_words(name, in_test)} there, {score_words(name, by_folds)} by"
         " cross-validation"
     )
-    if by_folds <= in_test:
-        words += ", no sign of overfitting."
+    chance = np.hypot(_deviation(metrics), _deviation(estimate))
+    if by_folds <= in_test + verdict.CLEAR * chance:
+        words += ", no clear sign of overfitting."
     else:
         words += ", whose folds also chose the model."
     if (
@@ -132,6 +134,17 @@ def quoting_words(metrics: Facts, estimate: Facts) -> str:
             f" {score_words('rmse', of_folds, like=of_test)} in training."
         )
     return words
+
+
+def _deviation(errors: Facts) -> float:
+    """Return the standard error of the accuracy or of R²; NaN if it is not known."""
+    if "accuracy" in errors:
+        return float(np.array(errors["accuracy_standard_error"], float))
+    rmse, error, r2 = (
+        np.array(errors[name], float) for name in ("rmse", "rmse_standard_error", "r2")
+    )
+    # R² is 1 − rmse² / variance
+    return float(np.mean(2 * (1 - r2) * error / np.where(rmse > 0, rmse, 1.0)))
 
 
 def _draw_scores(
@@ -288,15 +301,20 @@ def _worst_rows(
         # in the target's unit, and so with the decimals of the RMSE
         cells[row] = [score_words("rmse", float(value), like=rmse) for value in values]
     header = (f"observed {name}", "predicted", _RESIDUAL)
+    squares = np.square(residuals)
     if residuals.any():
-        page.say(
-            f"{verdict.half_words(comparison, target)}; of normal errors 12% of"
-            " the rows would make half. Check them first: a wrong value"
-            " there, or a column that explains them, would change it most."
-        )
+        words = f"{verdict.half_words(comparison, target)}; "
+        if verdict.n_of_half(squares) < _NORMAL_HALF * len(squares):
+            words += (
+                f"of normal errors {_NORMAL_HALF:.0%} of the rows would make half."
+                " Check them first: a wrong value there, or a column that explains"
+                " them, would change it most."
+            )
+        else:
+            words += "so no few rows decide it."
+        page.say(words)
     top = np.argsort(-observed, kind="stable")[: max(WORST, len(observed) // 50)]
     if predicted[top].max() < observed[top].min():
-        squares = np.square(residuals)
         page.say(
             f"The {len(top):,} rows of the largest {name} are all predicted below the"
             f" smallest of them: {text.share(squares[top].sum() / squares.sum())} of"

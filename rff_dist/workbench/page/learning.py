@@ -123,7 +123,10 @@ def help_words(
     fall = 1.0 - ratio
     # d√r = dr / (2√r)
     deviation = float(curve.units.standard_error(saved) / (2 * ratio * before))
-    ends = f"With {curve.numbers[-1]:,.0f} instead of {curve.numbers[half]:,.0f} {what}"
+    ends = (
+        f"By cross-validation, with {curve.numbers[-1]:,.0f} instead of"
+        f" {curve.numbers[half]:,.0f} {what}"
+    )
     side = "smaller" if fall > 0 else "larger"
     size = f"{share(abs(fall))} ± {share(deviation)} {side}"
     if fall > CLEAR * deviation:

@@ -320,7 +320,8 @@ def model_page(
         if comparison.rows.origin == "test":
             accuracy.interval_table(page, comparison, model, sample.targets)
     columns.columns_section(page, sample, model, ranking, shuffled_kind)
-    has_all_rows = len(sample.X) == count_rows(held)
+    n_held = count_rows(held)
+    has_all_rows = len(sample.X) == n_held
     if comparison is not None:
         page.section("What to do")
         if is_refused:
@@ -333,11 +334,19 @@ def model_page(
                 page.say(sentence)
         if trained is not None:
             learning.show_learning(page, trained, sample.X if has_all_rows else None)
-    n_rows = f"{len(sample.X):,} of the"
-    if has_all_rows:
-        n_rows = f"All {len(sample.X):,}"
+    n_rows = f"All {n_held:,}"
+    if not has_all_rows:
+        n_rows = f"A sample of {len(sample.X):,} of {n_held:,}"
     whose = f"{rows_kind}, of {place_of_rows}"
     page.section("Data", f"{n_rows} {whose}.", is_folded=True)
+    if tested is not None and metrics is not None:
+        n_test = metrics["n_samples"]
+        n_dropped = data.rows.attributes.get("dropped_rows", 0) + tested.rows.n_dropped
+        page.say(
+            f"{n_held + n_test + n_dropped:,} rows = {n_held:,} for training +"
+            f" {n_test:,} for the test + {n_dropped:,} dropped for missing or infinite"
+            " values."
+        )
     distributions.data_tables(page, sample, model, tested)
     _choice_section(page, model)
     _approximation_section(page, sample, model)
