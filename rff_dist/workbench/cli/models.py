@@ -72,7 +72,6 @@ def show(model: str = _MODEL) -> Document:
     """
     from rff_dist.workbench.jobs.refusals import refusals_of
     from rff_dist.workbench.results import updates
-    from rff_dist.workbench.results.rows import held_out_data
     from rff_dist.workbench.results.versions import versions_table
 
     registered = _open(model)
@@ -91,7 +90,7 @@ def show(model: str = _MODEL) -> Document:
             "trained on": str(data or "rows in memory"),
             "before": ", ".join(map(str, pointer.previous)) or None,
         }
-        following = ["evaluate", model, held_out_data(data)]
+        following = ["info", model]
     if refusals:
         facts["refused"] = "\n".join(_refusal_words(one, data) for one in refusals)
         if data is not None:

@@ -5,15 +5,21 @@ the current model, the challenger the updated one. If rows were refused, the com
 ends with a separate exit code, and the facts show the commands that take them anyway.
 """
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rff_dist.ridge.models import RidgeModel
 from rff_dist.text import first_few, score_words
 from rff_dist.typing import Facts, Summary
-from rff_dist.workbench.jobs import refresh
 from rff_dist.workbench.results import exits, models, words
 from rff_dist.workbench.results.document import Document, Part
+
+if TYPE_CHECKING:
+    # `models show` words refusals without the job that updates
+    from rff_dist.workbench.jobs import refresh
 
 AFTER_ROLLBACK = (
     "Rows that updates added since stay out of later updates; `update --backfill ROW`"

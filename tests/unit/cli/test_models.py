@@ -147,7 +147,7 @@ def test_next_commands_are_about_what_is_there(folder, monkeypatch):
     options = (*SMALL, "--alpha 1 --register")
     fitted = shown("fit", "whole.zarr", "models/of", *options)
     assert f"evaluate models/of {Path(part).name}" in fitted
-    assert f"evaluate models/of {part}" in shown("models", "show", "models/of")
+    assert "rff-dist info models/of" in shown("models", "show", "models/of")
     _, _, standardize = shown("cluster", "--help-all").partition("--standardize")
     assert "default: false" in standardize.partition("--")[0]
 
