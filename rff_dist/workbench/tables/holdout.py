@@ -48,7 +48,9 @@ class Holdout:
             )
 
     def holds(self, keys: np.ndarray) -> BoolArray:
-        """Return which rows are held out; rows of one key stay together."""
+        """Return which rows are held out, from a key of each, by which they stay
+        together.
+        """
         # 1,000 folds by a hash of the key: whether a row is held out does not depend on
         # the other rows.
         folds = folding.GroupFolds(1000, seed=self.seed).assign(
@@ -95,19 +97,21 @@ class RowSelection:
             # NaN compares as false, so rows without a value are trained on, as in
             # `find_first_test_value`.
             values = order_values(batch.column(self.holdout.by))
-            holds = values >= plan.first_test_value
+            is_held_out = values >= plan.first_test_value
         elif key is None:
             numbers = np.arange(first_row, first_row + batch.num_rows)
-            holds = self.holdout.holds(numbers)
+            is_held_out = self.holdout.holds(numbers)
         else:
-            labels = to_labels(batch.column(key))
+            column = batch.column(key)
+            # A text and an integer have different hashes, so a batch with a missing
+            # label must keep its integers. The row of this label is not used.
+            if pyarrow.types.is_integer(column.type):
+                column = column.fill_null(0)
+            labels = to_labels(column)
             if labels.dtype.kind not in "iu":
-                texts = [
-                    "" if label is None else str(label) for label in labels.tolist()
-                ]
-                labels = np.array(texts, "T")
-            holds = self.holdout.holds(labels)
-        return np.equal(holds, self.is_held_out)
+                labels = np.array(list(map(str, labels.tolist())), "T")
+            is_held_out = self.holdout.holds(labels)
+        return np.equal(is_held_out, self.is_held_out)
 
 
 def warn_of_chance(
@@ -115,7 +119,8 @@ def warn_of_chance(
 ) -> None:
     """Warn if test rows are chosen at random although the dataset has dates.
 
-    `is_encoded`: whether X itself is split, so that the warning names columns of X.
+    `is_encoded`: whether rows of X are split, so that the warning names columns of X,
+    not of the table.
     """
     recipe = recipe_of(attributes)
     encoders = () if recipe is None else recipe.columns

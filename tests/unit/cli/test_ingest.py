@@ -2,6 +2,7 @@
 
 import re
 
+from rff_dist.storage.columns import open_column
 from tests.command_line import document, run, shown
 
 
@@ -29,6 +30,20 @@ def test_what_was_done_to_each_column_is_told(tmp_path):
     assert found["n_samples"] + found["test"]["n_samples"] == 30
     assert found["test"]["path"].endswith("d-test")
     assert re.search("other part +d-test", shown("info", "d"))
+
+
+def test_groups_stay_together_if_one_row_of_a_file_has_none(tmp_path):
+    for name, first in (("a", ""), ("b", "0")):
+        lines = ["g,x,y", f"{first},0,0", *(f"{i % 50},{i},{i}" for i in range(1, 300))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+    given = "--targets y --groups g --on-nan drop --holdout 30%"
+    document("ingest", "a.csv", "b.csv", "d", given)
+    train, test = (
+        set(open_column(tmp_path / name, "groups").array[:].tolist())
+        for name in ("d", "d-test")
+    )
+    assert not train & test
+    assert len(train | test) == 50
 
 
 def test_a_query_is_ingested_and_the_password_of_its_database_not_told(monkeypatch):
