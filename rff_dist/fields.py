@@ -336,7 +336,7 @@ def like(
 ) -> Any:
     """Declare an option as another group does, with other members.
 
-    Its help is followed by `more`.
+    Its help is followed by `more`. By default (`...`) its default is the same too.
     """
     [field] = [field for field in dataclasses.fields(group) if field.name == name]
     declaration = _declaration_of(field)
@@ -402,8 +402,8 @@ def option_of(
 def options_of(spec: type, panel: str | None = None) -> Iterator[Option]:
     """Yield all options of a spec, including those of its groups."""
     hints = typing.get_type_hints(spec, include_extras=True)
-    # Later entries overwrite, and base classes come last: an option gets the panel of
-    # the class that declared it first.
+    # Later entries overwrite, and `__mro__` ends with the base classes: an option that
+    # several classes declare gets the panel of the most basic one.
     panels = {
         name: getattr(base, "panel", panel)
         for base in spec.__mro__

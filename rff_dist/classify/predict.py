@@ -87,7 +87,7 @@ def counter(
     weights: FloatArray,
     calibration: ScoreCalibration | None,
 ) -> Callable[[Any], Confusion]:
-    """Return a function that counts the rows at an index of NumPy.
+    """Return a function that counts some rows, given as a slice, a mask or numbers.
 
     `y` are targets of −1 and +1, with the shape (n_samples, n_columns) of `scores`.
     """
@@ -120,7 +120,7 @@ def class_of(scores: FloatArray) -> IndexArray:
 
 
 def decisions(scores: FloatArray, calibration: ScoreCalibration | None) -> FloatArray:
-    """Return the numbers whose largest decides, shape (n_samples, n_columns).
+    """Return what `class_of` compares to decide, of shape (n_samples, n_columns).
 
     Log odds for two classes, else log probabilities up to a constant for each row.
     Without calibration, the scores themselves.
@@ -253,7 +253,6 @@ def class_names(model: models.RidgeModel) -> list[str]:
 
 
 # -- how many rows of each class are predicted as each class
-# --------------------------------------
 
 
 @frozen(eq=False)
@@ -350,7 +349,7 @@ def count_classes(
     weights = np.ones(len(codes)) if sample_weight is None else sample_weight
     shape = (n_classes, n_classes)
     pairs = codes * n_classes + predicted
-    sums = exact_sums.ExactSum.by_group(weights, pairs, n_classes**2)
+    weight_sums = exact_sums.ExactSum.by_group(weights, pairs, n_classes**2)
     log_loss_sum = None
     if log_probabilities is not None:
         log_of_class = log_probabilities[np.arange(len(codes)), codes]
@@ -360,7 +359,7 @@ def count_classes(
         )
     return Confusion(
         np.bincount(pairs, minlength=n_classes**2).reshape(shape).astype(np.int64),
-        sums.reshape(*shape),
+        weight_sums.reshape(*shape),
         exact_sums.ExactSum.of(np.asarray(weights @ weights)),
         log_loss_sum,
     )

@@ -67,7 +67,8 @@ class BlockDone(Event):
     """A block is finished; told once per block, however many times it was run."""
 
     block: Block
-    #: How long its function took where it ran, without transfers of results.
+    #: How long its function took where it ran, without transfers of results; NaN if a
+    #: kept sum has the block.
     seconds: float
     #: A worker's address, or "serial".
     worker: str

@@ -76,7 +76,7 @@ class Ledger(Protocol):
         """Return the ranges of blocks, by position, whose sums are kept."""
 
     def find(self, pass_name: str, span: range) -> tuple[Any] | None:
-        """Return the sums of some blocks in a tuple; None if gone or damaged."""
+        """Return the sum of some blocks, alone in a tuple; None if gone or damaged."""
 
     def put(self, pass_name: str, span: range, total: Any) -> None:
         """Keep the sums of some blocks in place of those of fewer, if there is room."""
@@ -116,7 +116,7 @@ class PassLedger:
         return runs
 
     def find(self, span: range) -> tuple[Any] | None:
-        """Return the sums of consecutive blocks, if they are there."""
+        """Return the sum of consecutive blocks, alone in a tuple, if it is there."""
         return self.ledger.find(self.name, span)
 
 

@@ -20,7 +20,7 @@ from rff_dist.estimators.inputs import is_in_memory
 from rff_dist.estimators.labelled_rows import named_column
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.ridge.fold_choices import needs_folds
-from rff_dist.storage.columns import as_column, fold_by_time
+from rff_dist.storage.columns import as_column, fold_by_holdout_time
 
 
 def check_cv(cv: Any) -> None:
@@ -40,7 +40,7 @@ def as_folds(
     """
     is_number = isinstance(cv, int | np.integer)
     if (cv is None or is_number) and groups is None and needs_folds(options):
-        by_time = fold_by_time(dataset, None if cv is None else int(cv))
+        by_time = fold_by_holdout_time(dataset, None if cv is None else int(cv))
         if by_time is not None:
             dataset, cv = by_time
     if cv is None or not _gives_splits(cv):

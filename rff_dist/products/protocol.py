@@ -71,7 +71,7 @@ class Products:
 
     #: The value of the environment variable `RFF_DIST_PRODUCTS` that chooses it.
     name: ClassVar[str]
-    #: The number of components on each side of the fastest products.
+    #: The number of components on each side of a square of Z'Z that is made fastest.
     region: int = 512
     #: Called with the number of components and of rows, at most `MOST_ROWS`.
     make_tile: Callable[[int, int], Tile]
@@ -92,7 +92,9 @@ _COMBINED_LINES = 64  # combined at once, so that they stay in the cache
 
 
 def split(features: FloatArray) -> Bytes:
-    """Return all bytes h + 128 of multiples of 2⁻¹⁴, and then all bytes l + 128.
+    """Split multiples of 2⁻¹⁴ into the bytes h and l above, each stored plus 128.
+
+    The result has all h, and then all l.
 
     100 = 128·1 - 28, so its bytes are 1 + 128 and -28 + 128:
 

@@ -241,7 +241,7 @@ class TimeFoldColumn(StoredValues):
         return None if key is None else f"{key}|{digest_array(self.cuts)}"
 
 
-def fold_by_time(
+def fold_by_holdout_time(
     dataset: Dataset, n_folds: int | None = None
 ) -> tuple[Dataset, DatedFolds] | None:
     """Return a dataset with folds of time if later rows were held out of it for a test.

@@ -61,7 +61,7 @@ def approximate(
     from rff_dist.storage import datasets
 
     seed = features.seed
-    dataset = datasets.open_dataset(source.data, **source.names())
+    dataset = datasets.open_dataset(source.data, **source.open_arguments())
     features.check_columns(dataset.n_features)
     rows = samples.sample_inputs(dataset, seed, n_rows=n_samples)
     # with the dataset's columns of categories

@@ -72,7 +72,7 @@ def plan(
     options = replace(options, cv=folds.cv_of(is_grid=source.is_grid))
     fit = fits.Fit(options, candidates=compared.candidates(options))
     fit.check()
-    dataset = open_dataset(source.data, **source.names())
+    dataset = open_dataset(source.data, **source.open_arguments())
     fit.check_data(dataset)
     cluster = cluster_options.in_environment().for_rows(dataset.n_samples)
     machines = machines_of(cluster)

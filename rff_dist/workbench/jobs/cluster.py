@@ -176,7 +176,7 @@ def _open(job: specs.Clustering) -> tuple[blocks.Dataset, columns.Column | None]
     output_places.check_output(output, overwrite=job.overwrite, inputs=inputs)
     if job.model is not None:
         publishing.check_place(job, [source.data, job.output])
-    dataset = datasets.open_dataset(source.data, **source.names())
+    dataset = datasets.open_dataset(source.data, **source.open_arguments())
     if job.labels in (dataset.feature_names or ()):
         raise InvalidParameterError(
             f"`labels` is {job.labels!r}, an input; expected an array, such as y,"

@@ -24,7 +24,7 @@ def refit_model(job: specs.Refit, do: steps.Runner) -> Summary:
     """
     output = publishing.check_place(job.destination, [job.like, job.source.data])
     model = models.read_model(job.like)
-    dataset = datasets.open_dataset(job.source.data, **job.source.names())
+    dataset = datasets.open_dataset(job.source.data, **job.source.open_arguments())
     with output_places.hold(output, holder=do.holder):
         with do.open_engine(dataset.n_samples) as engine:
             refitted = do("refit", refit_on, model, dataset, engine=engine)

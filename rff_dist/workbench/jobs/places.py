@@ -51,7 +51,7 @@ class DataSource:
         """
         return self.inputs is not None
 
-    def names(self) -> Summary:
+    def open_arguments(self) -> Summary:
         """Return the arguments of `open_dataset` other than the URL."""
         names = ("x", "y", "sample_weight", "missing_chunks", "version")
         arguments = {
@@ -187,8 +187,8 @@ def reads_and_writes(spec: Any) -> tuple[dict[str, Summary], list[str]]:
         if name == "data" and names_no_part:
             writes += [part_url(url) for url in urls]
         if declared.access in ("reads", "changes"):
-            names: Summary = {}
+            arguments: Summary = {}
             if name == "data" and source is not None:
-                names = source.names()
-            reads |= dict.fromkeys(urls, names)
+                arguments = source.open_arguments()
+            reads |= dict.fromkeys(urls, arguments)
     return reads, writes

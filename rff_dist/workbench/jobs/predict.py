@@ -204,7 +204,7 @@ def predict(job: specs.Predict, do: steps.Runner) -> PredictionResult:
     with ExitStack() as stack:
         stack.enter_context(output_places.hold(job.output, holder=do.holder))
         url = job.source.data
-        arguments = job.source.names()
+        arguments = job.source.open_arguments()
         reads_table = tables.is_table(url)
         if reads_table:
             staged = locations.new_hidden_folder(output, "rows")
@@ -389,7 +389,7 @@ def evaluate(
     model: Any = scoring.model
     with ExitStack() as stack:
         url = job.source.data
-        arguments = job.source.names()
+        arguments = job.source.open_arguments()
         if tables.is_table(url):
             table = _rows_of_table(job, model.card, do)
             url, arguments = stack.enter_context(table)

@@ -98,17 +98,17 @@ def update(job: specs.Update, do: steps.Runner) -> UpdateResult:
 
     Raises RFFDistError as `update_from`, or if the data cannot be read.
     """
-    names = job.source.names()
-    dataset = datasets.open_dataset(job.source.data, **names)
+    arguments = job.source.open_arguments()
+    dataset = datasets.open_dataset(job.source.data, **arguments)
     # `version` names a version of the training data; test data are read as they are now
     test = None
     if job.test is not None:
-        test = datasets.open_dataset(job.test, **names | {"version": None})
+        test = datasets.open_dataset(job.test, **arguments | {"version": None})
     held_out = None
     place = locations.parse_location(job.source.data)
     part = editing.other_part(place, dataset.attributes)
     if part is not None:
-        held_out = datasets.open_dataset(part.url, **names | {"version": None})
+        held_out = datasets.open_dataset(part.url, **arguments | {"version": None})
     return update_from(job, dataset, do, test=test, held_out=held_out)
 
 

@@ -12,7 +12,7 @@ from rff_dist.data.grids import GridDataset
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.ridge import fold_choices
 from rff_dist.storage import datasets, grids
-from rff_dist.storage.columns import column_of, fold_by_time, open_labelled
+from rff_dist.storage.columns import column_of, fold_by_holdout_time, open_labelled
 from rff_dist.text import redact
 from rff_dist.workbench.jobs import fits, specs, training
 
@@ -61,16 +61,16 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
 
     `group_by`: the name of the array of groups, if any.
     """
-    names = job.source.names()
+    arguments = job.source.open_arguments()
     if url != job.source.data:
-        names["version"] = None  # the job's version is one of the training data
+        arguments["version"] = None  # the job's version is one of the training data
 
     dataset: _StoredRows
     labels = None
     if job.classes.classify:
-        dataset, labels = open_labelled(url, job.source.y, names)
+        dataset, labels = open_labelled(url, job.source.y, arguments)
     else:
-        dataset = datasets.open_dataset(url, **names)
+        dataset = datasets.open_dataset(url, **arguments)
         if dataset.n_targets < 1:
             raise DataError(
                 f"{redact(url)} has no targets to train on; write them with the data,"
@@ -80,9 +80,9 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
     rows = _grouped(job.folds, dataset, group_by)
     # Groups are folds already, and only data to train on are cut into folds.
     may_be_cut = group_by is None and url == job.source.data
-    has_folds = job.fit.candidates or fold_choices.needs_folds(job.fit.options)
-    if may_be_cut and has_folds:
-        by_time = fold_by_time(dataset, job.folds.n_folds)
+    needs_folds = job.fit.candidates or fold_choices.needs_folds(job.fit.options)
+    if may_be_cut and needs_folds:
+        by_time = fold_by_holdout_time(dataset, job.folds.n_folds)
         if by_time is not None:
             rows_cut_by_time, folds = by_time
             return fits.JobData(rows_cut_by_time, labels, folds)

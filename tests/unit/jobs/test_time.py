@@ -11,7 +11,7 @@ from rff_dist.data.blocks import Block
 from rff_dist.errors import InvalidParameterError
 from rff_dist.fields import build
 from rff_dist.ridge.predict import predict_in_memory
-from rff_dist.storage.columns import fold_by_time
+from rff_dist.storage.columns import fold_by_holdout_time
 from rff_dist.workbench.jobs import auto, steps, train
 from rff_dist.workbench.jobs import ingest as ingest_job
 from rff_dist.workbench.jobs.specs import Auto, Ingest, Train
@@ -97,7 +97,7 @@ def test_every_door_chooses_by_later_rows_than_it_trains_on(table, door, by):
     url, model = door(table, by)
     folds = model.card["folds"]
     assert "DatedFolds" in (folds["kind"], folds.get("base", {}).get("kind"))
-    dataset, _ = fold_by_time(open_dataset(url))
+    dataset, _ = fold_by_holdout_time(open_dataset(url))
     rows = dataset.read(Block(0, 0, dataset.n_samples))
     times = rows.X[:, dataset.feature_names.index("t")] * (1 if by == "when" else -1)
     assert dataset.n_samples == 0.8 * N
@@ -113,7 +113,7 @@ def test_rows_that_are_appended_later_are_in_the_last_fold(table, tmp_path):
     ingest_job.ingest(
         build(Ingest, {"sources": ["new.csv"], "data": url, "append": True})
     )
-    dataset, _ = fold_by_time(open_dataset(url))
+    dataset, _ = fold_by_holdout_time(open_dataset(url))
     assert dataset.read_groups(Block(0, 320, 322)).tolist() == [4, 0]
 
 
@@ -121,7 +121,7 @@ def test_as_many_folds_as_there_are_times(table):
     frame = pandas.read_csv(table).assign(year=lambda rows: rows["t"] // 100)
     frame.to_csv(table, index=False)
     url = ingested(table, holdout=0.2, holdout_by="year")
-    _, folds = fold_by_time(open_dataset(url))
+    _, folds = fold_by_holdout_time(open_dataset(url))
     assert folds.n_folds == 3
     with refuses(ValueError, "year", "3", "5"):
         trained(table, url, n_folds=5)
