@@ -174,8 +174,9 @@ def measure_moments(
         column = int(np.argmin(np.isfinite(squares)))
         raise DataError(
             f"Input {name_column(column, rows.X.shape[1])} overflows float64 when it is"
-            f" squared: it reaches {np.abs(shifted[:, column]).max():.3g} in rows"
-            f" {rows.block.start:_}:{rows.block.stop:_}; scale it down"
+            f" squared: it reaches {np.abs(shifted[:, column]).max():.3g}, and weights"
+            f" {weights.max():.3g}, in rows {rows.block.start:_}:{rows.block.stop:_};"
+            " scale the larger down"
         )
     reach = max((maximum - pivot).max(initial=0.0), (pivot - minimum).max(initial=0.0))
     if reach > FOURTH_RANGE[1]:
