@@ -56,8 +56,8 @@ def check_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
 _AXES = {
     "X": (
         (2,),
-        "2 axes (n_samples, n_features). Flatten each sample to one row; a single"
-        " feature is (n_samples, 1)",
+        "2 axes (n_samples, n_features). Reshape your data: np.reshape(X, (len(X), -1))"
+        " has a row per sample, np.reshape(X, (1, -1)) is one sample",
     ),
     "y": ((1, 2), "(n_samples,) or (n_samples, n_targets)"),
     "sample_weight": ((1,), "weights of 1 axis"),

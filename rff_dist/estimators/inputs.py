@@ -90,8 +90,9 @@ def as_dataset(
         dataset = _open_stored(X, supervised=supervised)
         if y is not None or sample_weight is not None:
             raise DataError(
-                "`y` and `sample_weight` belong to the dataset: leave them out, or pass"
-                " arrays"
+                "`y` and `sample_weight` belong to the dataset: leave them out, give"
+                " their names to open_dataset, or give an array as X too, such as"
+                " zarr.open(url)['X']"
             )
     elif xarrays.is_xarray(X):
         expected = () if reset else getattr(estimator, "feature_names_in_", ())
@@ -107,7 +108,7 @@ def as_dataset(
     if supervised and dataset.n_targets < 1:
         raise DataError(
             f"{type(estimator).__name__} requires y to be passed, but the data have"
-            " none"
+            " none. Name its array, as by open_dataset(url, y='price')"
         )
     _check_columns(estimator, dataset, reset=reset)
     return dataset
@@ -141,6 +142,13 @@ def rows_in_memory(
     A recipe encodes them if they need one, and its checks replace scikit-learn's, which
     refuse text.
     """
+    shape = getattr(X, "shape", None) or np.asarray(X).shape
+    if not shape:
+        raise DataError(
+            f"X is a {type(X).__name__}; expected a table or array of 2 axes, such as"
+            " pandas.DataFrame(X)"
+        )
+    array_checks.check_axes("X", shape, "X")
     encoded = _encoded_rows(estimator, X, reset=reset, adds_levels=adds_levels)
     if encoded is not None:
         return encoded

@@ -19,6 +19,7 @@ from rff_dist.checks import check_unmasked
 from rff_dist.data.array_checks import warn_of_long_integers
 from rff_dist.data.blocks import check_not_negative
 from rff_dist.errors import DataError, NotFiniteError
+from rff_dist.recipes import frames
 from rff_dist.typing import FloatArray
 
 # float32 stays as it is, and all other dtypes become float64. "order" makes rows
@@ -61,7 +62,7 @@ def validated(estimator: Any, X: Any, *, reset: bool, **checks: Any) -> Any:
     except (TypeError, ValueError) as error:
         _refuse_first_non_number("X", X, is_fitted=not reset)
         names = list(getattr(estimator, "feature_names_in_", ()))
-        if not reset and names and set(names) <= set(getattr(X, "columns", ())):
+        if not reset and names and set(names) <= set(frames.columns_of(X) or ()):
             # of polars and Arrow, whose frames may be lazy
             use = f"X.select({names})" if hasattr(X, "select") else f"X[{names}]"
             raise DataError(f"{error}Use {use}") from None
@@ -69,7 +70,7 @@ def validated(estimator: Any, X: Any, *, reset: bool, **checks: Any) -> Any:
 
 
 def require_values(estimator: Any, y: Any) -> None:
-    """Raise DataError if y is None, the name of a column, or masked."""
+    """Raise DataError if y is None, the name of a column, masked or sparse."""
     check_masks(y=y)
     if y is None:
         raise DataError(
@@ -77,6 +78,8 @@ def require_values(estimator: Any, y: Any) -> None:
             " None"
         )
     _refuse_name("y", y)
+    if scipy.sparse.issparse(y):
+        raise DataError("y is a sparse matrix; expected an array, as of y.toarray()")
 
 
 def _refuse_name(parameter: str, values: Any) -> None:
@@ -161,7 +164,7 @@ def _columns(values: Any) -> Iterator[tuple[object, Any]]:
     """Yield each column's name or number, and its values; for a vector, None and its
     values.
     """
-    names = getattr(values, "column_names", getattr(values, "columns", None))
+    names = frames.columns_of(values)
     if names is None:
         array = np.asarray(values)
         yield from enumerate(array.T) if array.ndim == 2 else [(None, array)]

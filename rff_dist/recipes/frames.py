@@ -167,11 +167,10 @@ def as_table(rows: Any) -> Any:
 
     Raises DataError if two columns share a name, or the rows are no table.
     """
-    # scikit-learn refuses sparse arrays, of which some are dicts too
-    if rows is None or type(rows) is dict or hasattr(rows, "to_frame"):
+    if hasattr(rows, "to_frame"):
         raise DataError(
             f"X is a {type(rows).__name__}; expected a table or array of 2 axes. Give"
-            " df[['age']] for one column, or df.iloc[[0]] for one row"
+            " X.to_frame() for one column, or X.to_frame().T for one row"
         )
     if hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
         return rows.collect()

@@ -8,6 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics.pairwise import rbf_kernel
@@ -160,12 +161,13 @@ def outputs(model):
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
-        (X[:, 0], ["Expected 2D array", "1D array"]),
+        (X[:, 0], ["X has shape (60,)", "np.reshape(X, (len(X), -1))"]),
         (X[:0], ["0 sample(s)"]),
-        (X[np.newaxis], ["3"]),
-        (pd.Series(X[0]), ["X is a Series", "df.iloc[[0]]"]),
+        (X[np.newaxis], ["X has shape (1, 60, 4)", "np.reshape(X, (len(X), -1))"]),
+        (pd.Series(X[0]), ["X is a Series", "X.to_frame().T"]),
         (None, ["X is a NoneType"]),
-        ({"a": X[:, 0]}, ["X is a dict"]),
+        ({"a": X[:, 0]}, ["X is a dict", "pandas.DataFrame(X)"]),
+        (iter(X), ["X is a iterator", "pandas.DataFrame(X)"]),
         ([["a"] * 4] * 60, ["text"]),
         (with_value(np.nan), ["Input X", "NaN"]),
         (with_value(-np.inf), ["Input X", "infinity"]),
@@ -177,6 +179,7 @@ def outputs(model):
         "Series",
         "None",
         "dict",
+        "iterator",
         "strings",
         "NaN",
         "infinity",
@@ -308,8 +311,9 @@ def test_scikit_learns_words_for_kernels_get_ours_as_an_answer(estimator):
         (np.ones(3), ["(3,)"]),
         ("age", ["sample_weight", "X['age']"]),
         (np.full(60, 1e308), ["sample_weight", "1e+308"]),
+        (1e308 ** (np.arange(60) == 9), ["1e+308"]),
     ],
-    ids=["negative", "zero", "NaN", "another length", "a name", "overflow"],
+    ids=["negative", "zero", "NaN", "another length", "a name", "overflow", "one"],
 )
 @pytest.mark.parametrize(
     "name", ["ridge", "classifier", "k-means", "PCA", "exact k-means"]
@@ -329,8 +333,9 @@ def test_bad_weights_are_refused(name, weights, named):
         (np.where(np.arange(60) == 3, np.inf, Y), ["row 3"]),
         (Y + 1j, []),
         ("price", ["X['price']"]),
+        (csr_array(Y[:, None]), ["toarray()"]),
     ],
-    ids=["none", "another length", "NaN", "infinity", "complex", "a name"],
+    ids=["none", "another length", "NaN", "infinity", "complex", "a name", "sparse"],
 )
 def test_bad_targets_are_refused(name, y, named):
     with refuses(ValueError, *named):

@@ -363,8 +363,10 @@ def test_a_clone_of_a_loaded_estimator_fits_the_same_model(estimator):
     assert_array_equal(
         clone(loaded).fit(frame, y).predict(frame), fitted.predict(frame)
     )
-    with refuses(ValueError, "feature names should match"):
-        loaded.predict(frame[NUMBERS[::-1]])
+    turned = frame[NUMBERS[::-1]]
+    for contain in (pd.DataFrame, polars.from_pandas, pa.Table.from_pandas):
+        with refuses(DataError, "feature names should match", f"{NUMBERS}"):
+            loaded.predict(contain(turned))
 
 
 def test_a_splitter_of_scikit_learn_is_not_kept_and_another_fit_asks_for_folds():

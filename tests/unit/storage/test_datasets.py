@@ -239,10 +239,14 @@ class TestBadStores:
                 {},
                 (
                     r"array 'X' .*expected 2 axes \(n_samples, n_features\)\."
-                    r" .*_samples, 1\)"
+                    r" .*np\.reshape"
                 ),
             ),
-            ({"X": np.ones((50, 2, 2))}, {}, "array 'X' .*expected 2 axes .*Flatten"),
+            (
+                {"X": np.ones((50, 2, 2))},
+                {},
+                r"array 'X' .*expected 2 axes .*np\.reshape",
+            ),
             ({"y": np.ones(49)}, {}, "has 50 rows and array 'y' of .* 49"),
         ],
     )
