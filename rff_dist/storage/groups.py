@@ -414,8 +414,8 @@ def _require_data(url: PathLike) -> Location:
     if not path.is_dir():
         stem = path.name.partition(".")[0]
         advice = (
-            f"Make one of a table: rff-dist ingest {path} {path.parent / stem}.zarr"
-            " --targets NAME"
+            f"Make one of a table: rff-dist ingest {path} {path.parent / stem}.zarr,"
+            " for a fit with --targets NAME"
         )
         if path.suffix == ".npy":
             advice = f"Load it: np.load({str(path)!r})"

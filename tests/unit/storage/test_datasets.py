@@ -217,7 +217,8 @@ class TestBadStores:
     def test_file(self, tmp_path):
         (tmp_path / "a.csv").write_text("1,2\n")
         self.refused(
-            tmp_path / "a.csv", r"rff-dist ingest \S+a\.csv \S+a\.zarr --targets NAME$"
+            tmp_path / "a.csv",
+            r"rff-dist ingest \S*a\.csv \S*a\.zarr, for a fit with --targets NAME$",
         )
         (tmp_path / "a.zarr.zip").write_text("packed")
         self.refused(tmp_path / "a.zarr.zip", "Unpack it$")
