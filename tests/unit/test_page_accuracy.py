@@ -369,7 +369,8 @@ def test_misses_and_false_alarms_are_counted_from_several_probabilities():
     rng = np.random.default_rng(4)
     chances = rng.random(300)
     truth = (rng.random(300) < chances).astype(int)
-    parts = judged(np.log(np.column_stack([1 - chances, chances])), truth)
+    logs = np.log(np.column_stack([1 - chances, chances]))
+    parts = judged(logs, truth)
     (table,) = [p for p in parts if "b missed" in getattr(p, "header", ())]
     for cells, threshold in zip(table.rows, (0.5, 0.4, 0.3, 0.2), strict=True):
         _, false, missed, _ = confusion_matrix(truth, chances >= threshold).ravel()
@@ -377,7 +378,7 @@ def test_misses_and_false_alarms_are_counted_from_several_probabilities():
     # at this probability a miss that costs 4 is as bad as a false alarm
     assert "from 20%" in " ".join(getattr(part, "text", "") for part in parts)
     rows = ComparisonRows("test", 300, np.arange(300), truth[:, None], truth)
-    ours = {OURS: Predictions((chances >= 0.5).astype(int))}
+    ours = {OURS: Predictions((chances >= 0.5).astype(int), logs)}
     ours |= naive_predictions(np.full((300, 1), truth.mean()), 2)
     told = advice.advice_on(ModelComparison(rows, truth, ours, ["a", "b"]))
     counts = confusion_matrix(truth, chances >= 0.5)
@@ -385,10 +386,13 @@ def test_misses_and_false_alarms_are_counted_from_several_probabilities():
     missed = (
         f"{counts[worst, 1 - worst]} of {counts[worst].sum()} rows of {'ab'[worst]}"
     )
-    assert any(
-        f"misses {missed}, and takes {counts[1 - worst, worst]} others" in one
-        for one in told
-    )
+    takes = counts[1 - worst, worst]
+    (said,) = [one for one in told if f"misses {missed}, and takes {takes}" in one]
+    is_predicted = np.exp(logs[:, worst]) >= 0.2
+    _, false, left, _ = confusion_matrix(truth == worst, is_predicted).ravel()
+    cost = (false - takes) / (counts[worst, 1 - worst] - left)
+    assert f"miss {left} and take {false}: better if" in said
+    assert f"more than {cost:.1f} times a false alarm" in said
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 6])

@@ -414,9 +414,9 @@ def interval_table(
             cells.append((wanted, text.share(share), interval, width))
     n_rows = f"{len(observed):,}"
     if len(observed) < comparison.n_rows:
-        n_rows += f" of {comparison.n_rows:,} (all would take long)"
+        n_rows += f" of {comparison.n_rows:,}"
     source = predict.intervals_by(model)
-    caption = f"Prediction intervals, from {source}, on {n_rows} test rows"
+    caption = f"Prediction intervals on {n_rows} test rows, from {source}"
     header = (
         "wanted coverage",
         "measured coverage",

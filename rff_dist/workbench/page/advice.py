@@ -16,6 +16,7 @@ from rff_dist.workbench.jobs.comparison import LINEAR, OURS, ModelComparison
 #: predictions is so many times that of the third with the smallest: twice, by chance,
 #: among 50 rows in one of 25 cases.
 _GROWTH = 2.0
+_SMALL = 0.2  # probability from which a class that is often missed might be predicted
 
 
 def advice_on(comparison: ModelComparison, *, is_update: bool = False) -> list[str]:
@@ -67,10 +68,26 @@ def _size_words(comparison: ModelComparison) -> str:
         counts = counted.counts
         n_rows = counts[worst].sum()
         n_right = counts[worst, worst]
-        return (
-            f"It misses {n_rows - n_right:,} of {n_rows:,} rows of {names[worst]}, and"
-            f" takes {counts[:, worst].sum() - n_right:,} others for it."
+        n_missed = n_rows - n_right
+        n_false = counts[:, worst].sum() - n_right
+        words = (
+            f"It misses {n_missed:,} of {n_rows:,} rows of {names[worst]}, and takes"
+            f" {n_false:,} others for it."
         )
+        logs = comparison.ours.log_probabilities
+        if len(names) > 2 or logs is None:
+            return words
+        is_predicted = np.exp(logs[:, worst]) >= _SMALL
+        is_true = comparison.observed == worst
+        n_found = n_missed - (is_true & ~is_predicted).sum()
+        n_more = (is_predicted & ~is_true).sum() - n_false
+        if n_found:
+            words += (
+                f" Predicted from a probability of {_SMALL:.0%} on, it would miss"
+                f" {n_missed - n_found:,} and take {n_false + n_more:,}: better if a"
+                f" miss costs more than {n_more / n_found:.1f} times a false alarm."
+            )
+        return words
     scores = comparison.scores[OURS]
     errors = np.abs(comparison.observed - comparison.ours.values)
     sizes = (

@@ -275,7 +275,15 @@ def _draw_curves(
         draw_panel(axes, curves, sample.X)
     for axes in panels[len(shown) :]:
         axes.set_visible(False)
-    if len(_drawn_predictions(model, sample)) > 1:
+    has_classes = len(_drawn_predictions(model, sample)) > 1
+    height = next(iter(shown[0].lines))
+    if has_classes:
+        height = "probability"
+    elif is_exact(model):
+        height = f"effect on {height}"
+    for axes in panels[::3]:
+        pictures.plain_axes(axes, up=height)
+    if has_classes:
         handles, names = panels[0].get_legend_handles_labels()
         legend = figure.legend(
             handles, names, loc="outside upper left", ncols=3, fontsize=8, frameon=False
@@ -312,9 +320,8 @@ def _meaning(
     if len(drawn) > 1:
         what = "predicted probability of each class"
     meaning = (
-        f"the mean {what} of {n_rows:,} sampled rows if one column is set to the value"
-        " on the axis in each and everything else stays; dots are levels, with their"
-        " shares of the rows"
+        f"the mean {what} of {n_rows:,} sampled rows, if this column has the value on"
+        " the axis in all of them; dots are levels, with their shares of the rows"
     )
     if len(drawn) > 1 and len(drawn) < len(read_classes(model)):
         n_classes = len(read_classes(model))

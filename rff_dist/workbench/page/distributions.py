@@ -83,8 +83,8 @@ def repeats_words(
     rows = _row_bytes(np.hstack([sample.X, sample.y]))
     if n_repeats := len(rows) - len({*rows}):
         words.append(
-            f"Of these {n_rows} rows, repeats of an earlier one {where} and in the"
-            f" target: {n_repeats:,}."
+            f"{n_repeats:,} of these {n_rows} rows repeat an earlier one {where} and in"
+            " the target."
         )
     if comparison is None:
         return words
@@ -92,8 +92,8 @@ def repeats_words(
     is_known = np.array([row in known for row in _row_bytes(comparison.rows.X)])
     if is_known.any():
         words.append(
-            f"Of {len(is_known):,} test rows, equal to one of these {n_rows} rows"
-            f" {where}: {is_known.sum():,}{_errors_words(comparison, is_known)}."
+            f"{is_known.sum():,} of {len(is_known):,} test rows equal one of these"
+            f" {n_rows} rows {where}{_errors_words(comparison, is_known)}."
         )
     return words
 

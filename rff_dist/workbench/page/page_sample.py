@@ -196,8 +196,8 @@ def evenly(n_rows: int, most: int) -> IndexArray:
 
 
 def share_words(share: float) -> str:
-    """Return a share above 0 as a percentage; one below 0.5% as <1%."""
-    return f"{share:.0%}" if share >= 0.005 else "<1%"
+    """Return a share above 0 as a percentage; one of up to 0.5% as <1%."""
+    return f"{share:.0%}" if share > 0.005 else "<1%"
 
 
 def label_levels(axes: Any, levels: Sequence[str]) -> None:

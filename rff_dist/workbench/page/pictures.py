@@ -393,6 +393,7 @@ def bars_of(
         )
     axes.set_yticks(range(len(values)), list(values), parse_math=False)
     axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(_SameDecimals())
     plain_axes(axes, across)
     return figure
 
