@@ -17,6 +17,7 @@ from rff_dist.features import kinds, maps
 from rff_dist.fitting import options
 from rff_dist.kernels import names, stationary
 from rff_dist.ridge import solve
+from rff_dist.selection import error_table
 from rff_dist.selection.grids import RESOLUTION
 from rff_dist.statistics import ridge_statistics, row_passes, specs
 from rff_dist.text import (
@@ -114,7 +115,8 @@ def describe_candidate(
     a list if targets have their own; `alpha_at_end`, the end of the grid that alpha is
     at, or None; `score`, the smallest error of its table as a share of the targets'
     variance, which compares candidates, and its `standard_error`, None for one split;
-    and `rmse` of each target in its units.
+    and at the chosen alpha `r2`, the mean over targets, its `r2_standard_error`, and
+    `rmse` of each target in its units.
     """
     table = solved.cross_validation
     choice = solved.choice
@@ -132,11 +134,23 @@ def describe_candidate(
         "n_components": choice.n_components,
         "alpha": alpha,
         "alpha_at_end": solved.alpha_at_end,
-        "score": best.score,
-        "standard_error": (
-            None if np.isnan(best.standard_error) else best.standard_error
-        ),
+        **scores(best, choice),
         "rmse": np.sqrt(mse).tolist(),
+    }
+
+
+def scores(best: error_table.Choice, choice: error_table.Choice) -> CandidateResult:
+    """Return what compares candidates, their smallest error, and the R² at the chosen
+    alpha; see `describe_candidate`.
+    """
+    figures = {
+        "score": best.score,
+        "standard_error": best.standard_error,
+        "r2": 1 - choice.score,
+        "r2_standard_error": choice.standard_error,
+    }
+    return {
+        name: None if math.isnan(value) else value for name, value in figures.items()
     }
 
 
@@ -212,7 +226,7 @@ def candidate_cells(result: Facts) -> list[Any]:
         result["features"],
         result["n_components"],
         first_few(alpha if isinstance(alpha, list) else [alpha]),
-        score_words("r2", 1 - result["score"], result["standard_error"]),
+        _r2_words(result),
     ]
 
 
@@ -227,8 +241,11 @@ def candidate_name(result: Facts) -> str:
 
 def candidate_words(result: Facts) -> str:
     """Return a candidate and its R² by cross-validation in words."""
-    r2 = score_words("r2", 1 - result["score"], result["standard_error"])
-    return f"{candidate_name(result)}, R² {r2}"
+    return f"{candidate_name(result)}, R² {_r2_words(result)}"
+
+
+def _r2_words(result: Facts) -> str:
+    return score_words("r2", result["r2"], result["r2_standard_error"])
 
 
 def _kernel_words(result: Facts) -> str:

@@ -39,7 +39,6 @@ from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, SolveError
 from rff_dist.features import sums as kernel_sums
 from rff_dist.features.maps import FeatureMap
-from rff_dist.fields import values_of
 from rff_dist.fitting import prepare
 from rff_dist.kernels import explicit
 from rff_dist.kernels.stationary import Stationary
@@ -274,10 +273,8 @@ class _FirstRound:
             "n_samples": len(sample.X),
             **describe.describe_features(feature_map),
             "n_components": feature_map.n_components,
-            **values_of(best, "alpha", "score"),
-            "standard_error": (
-                None if np.isnan(best.standard_error) else best.standard_error
-            ),
+            "alpha": best.alpha,
+            **describe.scores(best, best),
         }
         alpha_index = int(np.flatnonzero(table.alphas == best.alpha)[0])
         scores = table.split_scores()  # shape (n_splits, 1, n_alphas): one map

@@ -35,6 +35,8 @@ class FoldModels:
     n_samples: int
     #: Means of the targets that each was trained on; shape (n_splits, n_targets).
     target_means: FloatArray
+    #: Of each target over all rows, as in the table of cross-validated errors.
+    target_variance: FloatArray
     #: If rows are few, predicts each row without this row alone, rather than without
     #: its fold.
     without_row: uncertainty.PredictiveModel | None = None
@@ -90,6 +92,7 @@ def solve_fold_models(
         held_out_folds=np.array(held_out_folds, np.int64),
         n_samples=statistics.n_samples,
         target_means=np.array(target_means),
+        target_variance=total.target_moments.variances(centred=fit_intercept),
     )
 
 

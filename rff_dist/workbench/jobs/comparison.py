@@ -339,6 +339,8 @@ class ModelComparison:
 
     @cached_property
     def _target_variance(self) -> FloatArray:
+        if self.rows.fold_models is not None:
+            return self.rows.fold_models.target_variance
         weights = self.rows.weights
         mean = np.average(self.observed, axis=0, weights=weights)
         squares = np.square(self.observed - mean)

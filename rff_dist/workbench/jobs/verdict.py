@@ -236,7 +236,10 @@ def _own_figure(comparison: ModelComparison) -> str:
         return f"the mean R² is {_figure(comparison, OURS)}"
     if comparison.measure == "rmse":
         r2 = comparison.scores[OURS]["r2"][0]
-        r2_words = "" if r2 is None else f" (R² {score_words('r2', r2)})"
+        r2_words = f" (R² {score_words('r2', r2)})"
+        # the R² of a sample is not the one of all rows, which other lines have
+        if r2 is None or comparison.n_rows < comparison.rows.n_available:
+            r2_words = ""
         of_target = "" if comparison.target is None else f" of {comparison.target}"
         return f"the RMSE{of_target} is {_with_error(comparison, 'rmse')}{r2_words}"
     right = _with_error(comparison, "accuracy")

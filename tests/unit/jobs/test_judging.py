@@ -65,6 +65,9 @@ def test_rows_are_predicted_by_fits_without_their_folds(folds):
     judged = np.isfinite(expected)  # the first fold of times is only trained on
     assert_allclose(found.ours.values[:, 0], expected[judged], rtol=1e-7)
     assert_array_equal(found.rows.X, X[judged])
+    # a model has one R² by cross-validation; errors are averaged in another order
+    r2 = found.scores[OURS]["r2"]
+    assert_allclose(r2, fitted.model.card["estimate"]["r2"], rtol=1e-6)
     assert (found.rows.origin, found.rows.n_folds) == (
         "cross-validation",
         len(folds.splits),

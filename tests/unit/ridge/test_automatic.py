@@ -293,6 +293,9 @@ def test_few_rows_are_compared_as_they_are_trained(sums_of_columns):
     assert {row["n_components"] for row in curved} == {400}
     assert chosen_candidate(trained.model.card["candidates"]) == trained.best
     assert trained.best["score"] == trained.solved.cross_validation.best.score
+    # alpha is not the folds' best
+    assert trained.best["r2"] < 1 - trained.best["score"]
+    assert [trained.best["r2"]] == pytest.approx(trained.model.card["estimate"]["r2"])
 
 
 def test_many_rows_are_compared_on_a_sample_and_one_candidate_is_fitted_to_all(
@@ -315,9 +318,11 @@ def test_many_rows_are_compared_on_a_sample_and_one_candidate_is_fitted_to_all(
 
 def test_a_simpler_choice_is_not_called_the_best():
     features = {"length_scale": None, "features": "fourier", "mapped": False}
-    linear = {"kernel": "linear", "score": 0.602, "standard_error": 0.016}
-    matern = {"kernel": "matern:nu=1.5", "score": 0.575, "standard_error": 0.033}
+    linear = {"kernel": "linear", "score": 0.602, "r2_standard_error": 0.016}
+    matern = {"kernel": "matern:nu=1.5", "score": 0.575, "r2_standard_error": 0.033}
     common = {**features, "n_components": 64, "round": "first"}
+    for one in (linear, matern):
+        one["r2"] = 1 - one["score"]
     simplest = choice_words([{**common, **linear}, {**common, **matern}])
     best = choice_words([{**common, **matern}, {**common, **linear}])
     assert simplest.startswith("linear")

@@ -218,7 +218,9 @@ def models_of_nought(n_samples):
     def constant(value):
         linear = LinearModel(feature_map, np.zeros((2, 2)), np.full(2, value))
         means = np.zeros((2, 1))
-        return FoldModels(linear, HashFolds(2), np.arange(2), n_samples, means)
+        return FoldModels(
+            linear, HashFolds(2), np.arange(2), n_samples, means, np.ones(1)
+        )
 
     return ScoringModels(
         constant(0.0), constant(1.0), np.array([[0.1], [10.0]]), np.zeros(1)
