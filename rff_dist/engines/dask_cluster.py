@@ -29,14 +29,16 @@ from distributed.comm.addressing import parse_host_port
 from distributed.utils import asciitable
 
 from rff_dist import checks, fields
-from rff_dist.engines.cluster import Cluster, TLSFiles, is_loopback
+from rff_dist.engines.cluster import PROCESS_BYTES, Cluster, TLSFiles, is_loopback
 from rff_dist.errors import (
     ClusterError,
     ClusterUnavailableError,
     InvalidParameterError,
     MissingDependencyError,
+    PlanError,
     RFFDistError,
 )
+from rff_dist.text import human_bytes
 from rff_dist.typing import Summary
 
 #: Seconds to wait for a scheduler's answer.
@@ -249,8 +251,16 @@ _WATCH_LESS = {
 def start_cluster(
     size: Cluster, *, security: distributed.Security | None
 ) -> distributed.LocalCluster:
-    """Start an embedded cluster, or raise ClusterError."""
+    """Start an embedded cluster, or raise ClusterError; PlanError if its processes
+    could not even start within their memory.
+    """
     n_workers, threads_per_worker = size.size()
+    # Dask would kill each worker, and start it again and again
+    if size.memory_bytes is not None and size.memory_bytes < PROCESS_BYTES:
+        raise PlanError(
+            f"`memory` is {human_bytes(size.memory_bytes)}; expected at least"
+            f" {human_bytes(PROCESS_BYTES)} for each process, before it has rows"
+        )
     # Made in two steps: if `__init__` is interrupted, there is an object to close.
     cluster = _PatientCluster.__new__(_PatientCluster)
     try:

@@ -9,16 +9,13 @@ from typing import Self
 
 from rff_dist.data import blocks
 from rff_dist.engines import protocol
+from rff_dist.engines.cluster import PROCESS_BYTES
 from rff_dist.features import feature_options, nystrom
 from rff_dist.fitting.options import Alpha, RidgeOptions
 from rff_dist.numerics import machine
 from rff_dist.recipes import recipes
 from rff_dist.statistics import row_passes
 from rff_dist.typing import frozen
-
-# Python with NumPy, SciPy, Zarr, scikit-learn and distributed takes 230 to 330 MiB,
-# ONNX Runtime 30.
-PROCESS_BYTES = 400 * 2**20
 
 
 @frozen(kw_only=True)

@@ -18,9 +18,9 @@ import numpy as np
 from rff_dist.data import samples
 from rff_dist.data.blocks import Dataset, Rows
 from rff_dist.engines import events, protocol
+from rff_dist.engines.cluster import PROCESS_BYTES
 from rff_dist.errors import DataError, InvalidParameterError, PlanError
 from rff_dist.features import maps
-from rff_dist.fitting import sizes
 from rff_dist.frequencies import uniforms
 from rff_dist.kmeans import cluster_sums, lloyd_pass
 from rff_dist.kmeans.candidates import (
@@ -151,7 +151,7 @@ def check_memory(
     # a block as it is read, in float64 and in float32; and the next block, which is
     # read ahead
     value_bytes = 2 * dataset.dtype.itemsize + 12
-    n_bytes = sizes.PROCESS_BYTES + block_rows * dataset.n_features * value_bytes
+    n_bytes = PROCESS_BYTES + block_rows * dataset.n_features * value_bytes
     n_bytes += lloyd_pass.pass_bytes(
         n_components, n_centres, n_threads=engine.n_threads
     )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rff_dist import SerialEngine
+from rff_dist import DaskEngine, SerialEngine
 from rff_dist.data.blocks import MIN_BLOCK_ROWS
 from rff_dist.engines import connecting
 from rff_dist.engines.cluster import (
@@ -17,7 +17,12 @@ from rff_dist.engines.cluster import (
 )
 from rff_dist.engines.connecting import open_engine, read_scheduler_file
 from rff_dist.engines.events import log
-from rff_dist.errors import ClusterError, ClusterUnavailableError, InvalidParameterError
+from rff_dist.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    InvalidParameterError,
+    PlanError,
+)
 from tests.refusals import refuses
 
 TLS = dict(zip(TLS_VARIABLES, ("ca.pem", "cert.pem", "key.pem"), strict=True))
@@ -193,3 +198,8 @@ def test_what_is_no_scheduler_file_is_refused(tmp_path, monkeypatch, text):
     file.write_text(text)
     with pytest.raises(ClusterError, match=r"is no scheduler file|is 5"):
         read_scheduler_file(file)
+
+
+def test_processes_that_could_not_start_in_their_memory_are_refused():
+    with refuses(PlanError, "`memory` is 95.4 MiB", "at least 400.0 MiB"):
+        DaskEngine(memory_limit="100 MB")
