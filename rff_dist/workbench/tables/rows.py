@@ -34,6 +34,8 @@ from rff_dist.workbench.tables.roles import ADVICE, ColumnPlan
 _BATCH_VALUES = 2**23
 #: Tables with fewer columns count as this wide, so a batch has at most 84,000 rows.
 _FEWEST_COLUMNS = 100
+# How many dropped rows a warning names.
+_NAMED_ROWS = 3
 _log = logging.getLogger(__name__)
 
 
@@ -98,6 +100,7 @@ def _read_input(
     """Yield an input's usable rows as arrays; its entry in the journal comes last."""
     n_read = 0
     n_dropped = 0
+    dropped: list[int] = []  # the first ones
     n_missing = Counter[str]()  # by the column
     table = source.table
     roles = plan.roles
@@ -122,6 +125,7 @@ def _read_input(
             usable &= ~is_missing
         n_read += len(usable)
         n_dropped += len(usable) - int(usable.sum())
+        dropped += numbers[~usable][: _NAMED_ROWS - len(dropped)].tolist()
         n_wanted = n_most - len(taken)
         taken += numbers[usable][:n_wanted].tolist()
         if not usable.all():
@@ -143,11 +147,12 @@ def _read_input(
     if n_dropped:
         missing = [f"{n:,} in {name!r}" for name, n in n_missing.most_common()]
         _log.warning(
-            "%s: %d of %d rows dropped for missing or infinite values: %s",
+            "%s: %d of %d rows dropped for missing or infinite values: %s; first %s",
             table.name,
             n_dropped,
             n_read,
             first_few(missing),
+            first_few(list(map(table.place, dropped))),
         )
     provenance = source.provenance
     if source.is_query:
