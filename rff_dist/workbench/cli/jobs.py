@@ -51,8 +51,10 @@ def auto(
         place = auto.folder_of(job)
         error.add_note(
             f"its rows are ingested in {place}: rff-dist fit can train on them, and"
-            " with --overwrite they are ingested again"
+            " the same command with --overwrite ingests them again"
         )
+        # not without --overwrite
+        error.can_go_on = False  # type: ignore[attr-defined]
         raise
     context.at_work("baselines")
     training = trees.with_trees(training, job.seed)

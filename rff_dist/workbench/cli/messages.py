@@ -146,7 +146,7 @@ def report_error(
     notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]
     in_brackets = f" ({'; '.join(notes)})" if notes else ""
     if isinstance(error, KeyboardInterrupt):
-        message, hint = _words_of_stop(code, notes)
+        message, hint = _words_of_stop(error, code, notes)
     elif isinstance(error, MemoryError):
         message = f"this machine's memory is not enough{in_brackets}"
         hint = "to see how much memory a fit needs: rff-dist plan --help"
@@ -173,11 +173,14 @@ def report_error(
     return code
 
 
-def _words_of_stop(code: int, notes: Sequence[str]) -> tuple[str, str]:
+def _words_of_stop(
+    error: BaseException, code: int, notes: Sequence[str]
+) -> tuple[str, str]:
     """Return the message and the hint about a command that a signal stopped."""
     signal = "SIGTERM" if code == exits.TERMINATED else "Ctrl-C"
     if notes:
-        return f"stopped by {signal}; {'; '.join(notes)}", _to_go_on()
+        hint = _to_go_on() if getattr(error, "can_go_on", False) else ""
+        return f"stopped by {signal}; {'; '.join(notes)}", hint
     message = f"stopped by {signal}; no unfinished output is left"
     return message, "to start over: the same command again"
 

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from rff_dist.engines import events, protocol, serial, tracing
 from rff_dist.engines.cluster import Cluster
-from rff_dist.errors import RFFDistError
 from rff_dist.fields import build
 from rff_dist.storage import locations, writing
 from rff_dist.storage.ledger import LEDGER, open_ledger
@@ -126,9 +125,18 @@ def resumable(engine: protocol.Engine, output: locations.Location) -> Iterator[N
                 f"partial results are kept in {place}{size}: the same job continues"
                 " from there"
             )
-            if isinstance(error, RFFDistError):
-                error.can_go_on = True
+            error.can_go_on = True  # type: ignore[attr-defined]
         raise
     # Sums are dropped only now, after the result is published: if a run died before
     # that, a repeated one would have to start from nothing.
     ledger.drop()
+
+
+@contextmanager
+def after_publication(model: str) -> Iterator[None]:
+    """Note on errors that the model is there all the same."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"the model is published at {model}, but compared with no other")
+        raise

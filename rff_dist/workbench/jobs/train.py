@@ -108,40 +108,43 @@ def train(
     with (
         run_folders.open_run(output, do.holder) as folder,
         do.open_engine(n_samples) as engine,
-        steps.resumable(engine, output),
     ):
-        choices, plan = do("inspect", inspect, fit, data, folder, engine=engine)
-        do.limits.check(choices.plan)
+        with steps.resumable(engine, output):
+            choices, plan = do("inspect", inspect, fit, data, folder, engine=engine)
+            do.limits.check(choices.plan)
 
-        start = time.perf_counter()
-        fitted_model = fit.train(
-            choices, engine=engine, do=do
-        )  # from "measure" to "solve"
-        seconds = time.perf_counter() - start
-        fit_record = {
-            **fits.describe_fit(fitted_model.trained),
-            "fit_seconds": round(seconds, 3),
-        }
-        model = fitted_model.model.with_card(**card_texts)
-        fitted_model = replace(
-            fitted_model, trained=replace(fitted_model.trained, model=model)
-        )
+            start = time.perf_counter()
+            fitted_model = fit.train(
+                choices, engine=engine, do=do
+            )  # from "measure" to "solve"
+            seconds = time.perf_counter() - start
+            fit_record = {
+                **fits.describe_fit(fitted_model.trained),
+                "fit_seconds": round(seconds, 3),
+            }
+            model = fitted_model.model.with_card(**card_texts)
+            fitted_model = replace(
+                fitted_model, trained=replace(fitted_model.trained, model=model)
+            )
 
-        # kept, since evaluation and publication may fail after hours of work
-        do("keep", models.write_model, model, folder.trained, overwrite=True)
+            # kept, since evaluation and publication may fail after hours of work
+            do("keep", models.write_model, model, folder.trained, overwrite=True)
 
-        metrics = None
-        if test is not None:
-            metrics = do("evaluate", judging.measure_errors, test, model, engine=engine)
+            metrics = None
+            if test is not None:
+                metrics = do(
+                    "evaluate", judging.measure_errors, test, model, engine=engine
+                )
 
-        publication = do.once(
-            "publish", publish, job, model, metrics, data=data, folder=folder
-        )
+            publication = do.once(
+                "publish", publish, job, model, metrics, data=data, folder=folder
+            )
 
         # after the publication: if a baseline fails, the model is there all the same
-        comparison = do(
-            "compare", judging.compare, fit, fitted_model, data, test, engine=engine
-        )
+        with steps.after_publication(publication["model"]):
+            comparison = do(
+                "compare", judging.compare, fit, fitted_model, data, test, engine=engine
+            )
     return TrainingResult(
         data, fitted_model, plan, fit_record, publication, metrics, comparison
     )

@@ -27,7 +27,7 @@ from rff_dist.workbench.results.document import Document
 from rff_dist.workbench.results.markdown import to_markdown
 from rff_dist.workbench.results.terminal import to_rich
 from rff_dist.workbench.results.words import Alert, Table
-from tests.command_line import PLAIN, document, refusal, run
+from tests.command_line import PLAIN, document, refusal, run, shown
 
 COMMANDS = [name for panel in texts.COMMANDS.values() for name in panel]
 
@@ -224,6 +224,21 @@ def test_a_lost_cluster_is_told_with_the_command_that_goes_on(folder, monkeypatc
     assert result.exit_code == 75
     assert "went away (partial results are kept in .model.ledger" in result.stderr
     assert result.stderr.endswith("to go on: rff-dist fit 'a file' model\n")
+
+
+def test_a_stop_after_the_publication_says_that_the_model_is_there(folder, monkeypatch):
+    def stop(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rff_dist.workbench.jobs.judging.compare", stop)
+    place = folder / "compared"
+    stopped = run("fit", folder / "data.zarr", place, *PLAIN, "--serial")
+    assert stopped.exit_code == 130
+    told = stopped.stderr
+    assert f"stopped by Ctrl-C; the model is published at {place}, but" in told
+    assert "to go on" not in told
+    assert shown("info", place)
+    assert not list(folder.glob(".compared*"))
 
 
 @pytest.mark.parametrize("way", ["flag", "environment", "file"])
