@@ -143,12 +143,15 @@ def prune(
     registered = _open(model)
     removed = registered.prune(keep)
     title = f"removed {words.plural(len(removed), 'version')} of {model}"
-    facts = {"removed": words.listed(removed)}
-    pointer = registered.pointer()
-    if not removed and pointer is not None:
-        always = [f"{number} (before)" for number in pointer.previous[-1:]]
-        always.append(f"{pointer.number} (current)")
-        facts["always stay"] = ", ".join(always)
+    roles = {}
+    if (pointer := registered.pointer()) is not None:
+        roles = dict.fromkeys(pointer.previous[-1:], " (before)")
+        roles[pointer.number] = " (current)"
+    kept = [
+        f"{version.number}{roles.get(version.number, '')}"
+        for version in registered.versions()
+    ]
+    facts = {"removed": words.listed(removed), "kept": ", ".join(kept)}
     return Document(title, [facts], record={"model": model, "removed": removed})
 
 

@@ -173,14 +173,18 @@ def drifted_words(drift: Facts) -> str:
         if column["drifted"]
     ]
     if "embedding" in drift["parts"]:
-        drifted.append(f"the inputs together (p = {p_values['embedding']:.2g})")
+        drifted.append(f"the inputs together ({_p_words(p_values['embedding'])})")
     if "errors" in drift["parts"]:
-        drifted.append(f"the errors (p = {p_values['errors']:.2g})")
+        drifted.append(f"the errors ({_p_words(p_values['errors'])})")
         return first_few(drifted)
     unchanged = ""
     if "errors" in p_values:
-        unchanged = f"; errors unchanged (p = {p_values['errors']:.2g})"
+        unchanged = f"; errors unchanged ({_p_words(p_values['errors'])})"
     return first_few(drifted) + unchanged
+
+
+def _p_words(value: float) -> str:
+    return f"p = {value:.2g}" if value >= 1e-16 else "p < 1e-16"
 
 
 def _moved_words(column: Facts) -> str:

@@ -173,7 +173,7 @@ def test_prune_tells_what_it_removed(prices):
     assert [version.number for version in RegisteredModel(prices).versions()] == [2, 3]
     nothing = shown("models", "prune", prices, "--keep", 1)
     assert "removed 0 versions" in nothing
-    assert "2 (before), 3 (current)" in nothing
+    assert "kept 2 (before), 3 (current)" in nothing
     assert refusal(2, "models", "prune", prices)
 
 
