@@ -114,7 +114,9 @@ def learn(
         while sum(levels.n_bytes for levels in texts.values()) > MAX_BYTES:
             max(texts.values(), key=lambda levels: levels.n_bytes).give_up()
     if not n_rows:
-        raise DataError("no rows to learn from: expected some to begin with")
+        raise DataError(
+            "the table has no rows; expected some to learn its columns from"
+        )
 
     encoders_of_X: list[encoders.Encoder] = []
     left_out: dict[str, str] = {}

@@ -368,9 +368,14 @@ def opening(path: Path, file_format: str, *others: type[Exception]) -> Iterator[
         why = (
             "it is empty"
             if path.is_file() and not path.stat().st_size
-            else locations.explain(error)
+            else _explain(error)
         )
         raise StorageError(f"{path} cannot be read as {file_format}: {why}") from error
+
+
+def _explain(error: Exception) -> str:
+    """Return what is wrong, without the name of Arrow's parser and its error."""
+    return locations.explain(error).rpartition("parse error: ")[2]
 
 
 @contextmanager
@@ -398,8 +403,8 @@ def expecting_types(path: Path) -> Iterator[None]:
         ) from error
     except (pyarrow.ArrowException, UnicodeError) as error:
         raise DataError(
-            f"{path.name}: {locations.explain(error)}; expected one type of"
-            " value in each column, as in the first rows. Correct the value, or leave"
+            f"{path.name}: {_explain(error)}; expected one type of value"
+            " in each column, as in the first rows. Correct the value, or leave"
             " the column out of a new dataset with `drop`"
         ) from error
 

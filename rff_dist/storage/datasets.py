@@ -236,11 +236,14 @@ def _open(
         if array is None and (role, name) == ("y", "y"):
             continue
         if array is None:
+            advice = ""
+            if role == "y":
+                advice = ". A column of a table is y if it was ingested as a target"
             raise StorageError(
                 f"{group.url} has no array {name!r}; it holds"
                 f" {group.describe_arrays()}. Expected {role} there; name it by"
                 f" `{role if role != 'X' else 'x'}`, in Python as"
-                f" open_dataset({group.url!r}, x=…, y=…)"
+                f" open_dataset({group.url!r}, x=…, y=…){advice}"
             )
         if array.header.dtype.kind in "UT":
             raise StorageError(

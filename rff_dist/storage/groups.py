@@ -415,7 +415,8 @@ def _require_data(url: PathLike) -> Location:
         stem = path.name.partition(".")[0]
         advice = (
             f"Make one of a table: rff-dist ingest {path} {path.parent / stem}.zarr,"
-            " for a fit with --targets NAME"
+            " for a fit with --targets NAME; or add its rows to the dataset of the rows"
+            f" before: rff-dist ingest {path} DATASET --append"
         )
         if path.suffix == ".npy":
             advice = f"Load it: np.load({str(path)!r})"

@@ -140,6 +140,7 @@ OTHERS = [
     (2, "evaluate {classifier} {labels} --std --serial", "no standard deviations"),
     (2, "evaluate {classifier} {labels} --coverage 0.9", "no intervals"),
     (65, "evaluate {classifier} {labels} --y label --serial", "no array 'label'"),
+    (65, "fit {blobs} new --y a --serial", "no array 'a'", "ingested as a target"),
     (
         2,
         "evaluate {clusters} {blobs} --std --serial",

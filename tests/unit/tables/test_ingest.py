@@ -205,6 +205,7 @@ class TestParameters:
     def test_sources_that_cannot_be_read(self, tmp_path):
         for name in ("t.docx", "t.xlsx", "t.XLS", "t.ods"):
             (tmp_path / name).write_bytes(b"\0")
+        (tmp_path / "t.csv").write_text("a,b\n1,2\n3\n")
         Path("folder").mkdir()
         write_dataset("a", np.ones((2, 2)))
         for name, said in {
@@ -213,6 +214,7 @@ class TestParameters:
             "folder": "without Parquet or CSV files",
             "a": "is Zarr data already",
             "t.xlsx": "cannot be read as a spreadsheet",
+            "t.csv": "cannot be read as CSV: line 3: Expected 2 columns, got 1: 3",
             **dict.fromkeys(("t.XLS", "t.ods"), "unknown type; expected text such as"),
         }.items():
             with refuses(StorageError, said):
