@@ -160,7 +160,7 @@ def _draw_scores(
         figure,
         f"{title} of each model, as in the table below.",
         f"{better} is better. Judge by the last column of the table, not by overlapping"
-        " bars. ± is one standard error.",
+        " bars. Charts have 95% intervals; ± in tables is one standard error.",
         shrinks=True,
     )
 
@@ -316,9 +316,9 @@ def _worst_rows(
     top = np.argsort(-observed, kind="stable")[: max(WORST, len(observed) // 50)]
     if predicted[top].max() < observed[top].min():
         page.say(
-            f"The {len(top):,} rows of the largest {name} are all predicted below the"
-            f" smallest of them: {text.share(squares[top].sum() / squares.sum())} of"
-            " the squared error."
+            f"The {len(top):,} rows with the largest {name} are all predicted below the"
+            " smallest of these values, and make"
+            f" {text.share(squares[top].sum() / squares.sum())} of the squared error."
         )
     rows_table(page, comparison, "Rows with the largest errors", header, cells, shown)
 
