@@ -118,7 +118,7 @@ def describe(
     recipe = recipes.recipe_of(model.card)
     encoding = ""
     if recipe is not None:
-        encoding = _words_of_encoding(recipe, reads_names=reads_names)
+        encoding = _unread_recipe(recipe, reads_names=reads_names)
     if encoding and not encoded:
         raise InvalidParameterError(
             "the model reads tables by a recipe, which exports do not apply"
@@ -127,6 +127,7 @@ def describe(
             " applies it"
         )
     fills = []
+    # rows that the recipe has made lack no values
     if recipe is not None and not encoded:
         for position, column in enumerate(recipe.columns):
             if isinstance(column, encoders.Number) and column.fill is not None:
@@ -134,12 +135,13 @@ def describe(
 
     feature_map = model.feature_map
     levels = recipes.levels_of(model.card)
-    inner, parts = _inner(feature_map, levels)
+    inner, parts = _inner_and_parts(feature_map, levels)
     outer = model.linear.raw_coefficients
     if isinstance(feature_map, nystrom.NystromFeatureMap):
         # The map divides its features by a power of two, the reader does not. So the
         # coefficients are divided.
-        outer = outer / feature_map.scales[0][1]
+        [(_, power_of_two)] = feature_map.scales
+        outer = outer / power_of_two
     facts = {
         "format": 1,
         "parts": parts,
@@ -157,8 +159,8 @@ def describe(
     return ExportedModel(inner, outer, facts)
 
 
-def _words_of_encoding(recipe: recipes.Recipe, *, reads_names: bool) -> str:
-    """Describe a recipe if it does more than a reader can; else return ""."""
+def _unread_recipe(recipe: recipes.Recipe, *, reads_names: bool) -> str:
+    """Return what a recipe does, in words, if a reader cannot do all of it; else ""."""
     columns = recipe.columns
     if reads_names:
         columns = [
@@ -213,8 +215,10 @@ def _describe_classes(model: models.RidgeModel) -> Summary:
     return facts
 
 
-def _inner(feature_map: FeatureMap, levels: Levels) -> tuple[FloatArray, list[Summary]]:
-    """Return the inner array, and facts about each part of the features."""
+def _inner_and_parts(
+    feature_map: FeatureMap, levels: Levels
+) -> tuple[FloatArray, list[Summary]]:
+    """Return `ExportedModel.inner`, and for each part of the features what they are."""
     if isinstance(feature_map, nystrom.NystromFeatureMap):
         kernel = feature_map.kernel.to_dict()
         _check_kernel(kernel)
@@ -228,17 +232,18 @@ def _inner(feature_map: FeatureMap, levels: Levels) -> tuple[FloatArray, list[Su
     for part in maps:
         if isinstance(part, explicit.LinearFeatureMap):
             codes = part.codes
-            if codes is None:
+            if codes is None:  # as for features that are no marks of levels
                 codes = np.full(part.n_components, -1)
             parts.append({"columns": part.columns.tolist(), "codes": codes.tolist()})
         elif isinstance(part, fourier.FourierFeatureMap):
-            lines.append(_lines(part, levels))
+            lines.append(_lines_of(part, levels))
             stop = start + part.n_frequencies
             parts.append(
                 {
                     "start": start,
                     "stop": stop,
                     "pairs": part.phases is None,
+                    # the units of a cosine of 1, if features are whole numbers
                     "whole": protocol.COSINE_ONE if part.fixed_point else None,
                 }
             )
@@ -252,7 +257,7 @@ def _inner(feature_map: FeatureMap, levels: Levels) -> tuple[FloatArray, list[Su
     return np.hstack(lines) if lines else np.empty((0, 0)), parts
 
 
-def _lines(part: fourier.FourierFeatureMap, levels: Levels) -> FloatArray:
+def _lines_of(part: fourier.FourierFeatureMap, levels: Levels) -> FloatArray:
     """Return the lines of the inner array of a part, see `ExportedModel`."""
     phases = np.zeros(part.n_frequencies) if part.phases is None else part.phases
     lines: list[AnyArray] = [part.frequencies, phases]

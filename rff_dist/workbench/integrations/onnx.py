@@ -8,8 +8,9 @@ numbers where the package does, so predictions differ only by rounding.
 # mypy: disable-error-code="no-any-return"
 
 import json
+import math
 from collections.abc import Sequence
-from functools import partial, partialmethod, reduce
+from functools import partialmethod, reduce
 from itertools import accumulate
 from operator import add, mul
 from pathlib import Path
@@ -154,6 +155,7 @@ class _Value:
 
 
 def _outputs(graph: _Graph, exported: write.ExportedModel) -> list[Any]:
+    """Add the whole graph from X to its outputs, and return descriptions of these."""
     facts = exported.facts
     inputs = _inputs(_Value(graph, "X"), facts)
     features = [_features(part, inputs, exported) for part in facts["parts"]]
@@ -192,12 +194,12 @@ def _outer(exported: write.ExportedModel) -> np.ndarray:
     for part in exported.facts["parts"]:
         if "kernel" in part:
             return exported.outer
-        n_rows = (
-            len(part["columns"]) if "columns" in part else part["stop"] - part["start"]
-        )
-        together = 2 if part.get("pairs") else 1
-        stop = start + n_rows * together
-        rows.append(np.arange(start, stop).reshape(n_rows, together).T.ravel())
+        if "columns" in part:
+            shape = len(part["columns"]), 1
+        else:  # frequencies, and features of each
+            shape = part["stop"] - part["start"], 2 if part["pairs"] else 1
+        stop = start + math.prod(shape)
+        rows.append(np.arange(start, stop).reshape(shape).T.ravel())
         start = stop
     return exported.outer[np.concatenate(rows)]
 
@@ -207,38 +209,51 @@ def _inputs(X: _Value, facts: Summary) -> _Value:
     package.
     """
     standardised = (X - facts["mean"]) / facts["scale"]
-    for part in facts["maps"]:
-        inputs = np.array(part["inputs"])
-        outputs = np.array(part["outputs"])
-        column = X.apply("Gather", [part["column"]], axis=1)
+    for column_map in facts["maps"]:
+        j = column_map["column"]
+        inputs = np.array(column_map["inputs"])
+        outputs = np.array(column_map["outputs"])
+        column = X.apply("Gather", [j], axis=1)
         # linear interpolation: `place` is the last knot at or below the value, and
         # `share` how far the value is on the way to the next knot
         below = column.apply("GreaterOrEqual", inputs[np.newaxis]).cast("INT64")
         place = (below.sum(1, keepdims=1) - [1]).apply("Clip", 0, len(inputs) - 2)
         share = (column - place.take_from(inputs)) / place.take_from(np.diff(inputs))
         rise = share.apply("Clip", 0.0, 1.0) * place.take_from(np.diff(outputs))
-        output = place.take_from(outputs) + rise
-        line = standardised.apply("Gather", [part["column"]], axis=1) * part["slope"]
-        chosen = np.arange(facts["n_features"]) == part["column"]
+        curve = place.take_from(outputs) + rise
+        line = standardised.apply("Gather", [j], axis=1) * column_map["slope"]
+        is_mapped = np.arange(facts["n_features"]) == j
         standardised = X.graph.add(
-            "Where", chosen[np.newaxis], output + line, standardised
+            "Where", is_mapped[np.newaxis], curve + line, standardised
         )
     return standardised.cast("FLOAT").cast("DOUBLE")
 
 
 def _features(part: Summary, x: _Value, exported: write.ExportedModel) -> _Value:
+    """Return the features of a part of the map, of shape (n_rows, n_components)."""
     if "kernel" in part:
         return _mean_kernel(part["kernel"], x, exported.inner, exported.facts["levels"])
-    where = partial(x.graph.add, "Where")
+    if "columns" in part:
+        return _linear(part, x, exported.facts["n_features"])
+    return _fourier(part, x, exported)
+
+
+def _linear(part: Summary, x: _Value, n_features: int) -> _Value:
+    """Return columns of the inputs, where column -1 is a constant 1; with a code ≥ 0
+    instead whether a row has this level.
+    """
+    columns = np.array(part["columns"])
+    values = x @ ((np.arange(n_features)[:, np.newaxis] == columns) * 1.0)
+    codes = np.array(part["codes"], np.float64)
+    if (codes >= 0).any():
+        is_level = values.apply("Equal", codes).cast("DOUBLE")
+        values = x.graph.add("Where", codes >= 0, is_level, values)
+    return values + (columns < 0) * 1.0
+
+
+def _fourier(part: Summary, x: _Value, exported: write.ExportedModel) -> _Value:
+    """Return the cosines of angles, then the sines; levels of categories add angles."""
     n_features = exported.facts["n_features"]
-    if "columns" in part:  # columns of the inputs; -1 stands for a constant 1
-        columns = np.array(part["columns"])
-        values = x @ ((np.arange(n_features)[:, np.newaxis] == columns) * 1.0)
-        codes = np.array(part["codes"], np.float64)
-        if (codes >= 0).any():  # marks of levels
-            is_level = values.apply("Equal", codes).cast("DOUBLE")
-            values = where(codes >= 0, is_level, values)
-        return values + (columns < 0) * 1.0
     inner = exported.inner[:, part["start"] : part["stop"]]
     angles = (x @ np.ascontiguousarray(inner[:n_features])).cast("FLOAT")
     inner = inner[n_features:].astype(np.float32)
@@ -247,11 +262,12 @@ def _features(part: Summary, x: _Value, exported: write.ExportedModel) -> _Value
     for column, names in exported.facts["levels"]:
         unknown = float(len(names))
         code = x.apply("Gather", column, axis=1)
-        place = where(code.is_known(unknown), code, unknown).cast("INT64")
-        table = inner[line : line + len(names) + 1]
-        angles += place.take_from(table)
+        place = x.graph.add("Where", code.is_known(unknown), code, unknown)
+        place = place.cast("INT64")
+        of_levels = inner[line : line + len(names) + 1]
+        angles += place.take_from(of_levels)
         line += len(names) + 1
-        factors = np.ones_like(table)
+        factors = np.ones_like(of_levels)
         factors[-1] = inner[line]  # of levels that were never seen
         shrinks.append(place.take_from(factors))
         line += 1
@@ -282,11 +298,14 @@ def _mean_kernel(
     (column, names), *others = levels
     others_only = np.arange(centres.shape[1]) != column
     code = x.apply("Gather", [column], axis=1)
-    is_known = code.is_known(float(len(names))).cast("DOUBLE")
-    share = (is_known - 1.0) * (-1.0 / max(1, len(names)))
-    apart = _mean_kernel(kernel, x, centres, others)
-    alike = _mean_kernel(kernel, x * (others_only * 1.0), centres * others_only, others)
-    return apart + (alike - apart) * share
+    is_unseen = code.is_known(float(len(names))).apply("Not").cast("DOUBLE")
+    # of the known levels one is the centre's
+    share = is_unseen * (1.0 / max(1, len(names)))
+    as_it_is = _mean_kernel(kernel, x, centres, others)
+    if_equal = _mean_kernel(
+        kernel, x * (others_only * 1.0), centres * others_only, others
+    )
+    return as_it_is + (if_equal - as_it_is) * share
 
 
 def _kernel(kernel: Summary, x: _Value, centres: np.ndarray) -> _Value:
@@ -342,6 +361,7 @@ def _are_equal(x: _Value, centres: np.ndarray) -> _Value:
 
 
 def _additive(kernel: Summary, x: _Value, centres: np.ndarray) -> _Value:
+    """Return the weighted mean of kernels of single columns, of pairs, and of all."""
     n = centres.shape[1]
     codes = kernel.get("categories", ())
     inner = {**kernel["kernel"], "categories": codes}

@@ -54,7 +54,7 @@ class Journal:
     #: selected rows of finished inputs, and how many of these were dropped
     n_read: int = 0
     n_dropped: int = 0
-    #: rows of all inputs, also of the unfinished one, and also rows not selected
+    #: rows of all inputs, selected or not, so far
     n_seen: int = 0
     #: the recipe with the levels of all rows that were read
     recipe: Recipe | None = None
@@ -77,16 +77,16 @@ def open_inputs(
 ) -> tuple[list[Input], list[str]]:
     """Open the inputs that are not among the `known` sources of a dataset.
 
-    Returns these inputs, and the names of the others. With ids, files may have changed
-    since they were ingested: the ids tell which rows are new.
+    Returns these inputs, and the names of the others. Raises DataError if a file has
+    changed since it was ingested, unless its rows have ids (`has_ids`).
     """
     digests = {str(entry.get("sha256")) for entry in known}
     match found:
         case [Query() as query]:
             return [_open_query(stack, query, known)], []
-        case [Lake() as lake] if lake.provenance.sha256 in digests:
-            return [], [lake.url]
         case [Lake() as lake]:
+            if lake.provenance.sha256 in digests:
+                return [], [lake.url]
             return [Input(lake.provenance, lake.rows)], []
 
     # a query or a lakehouse table comes alone
@@ -100,16 +100,15 @@ def open_inputs(
             continue
 
         path = stack.enter_context(files.fetch(file))
-        # Rows of some files were forgotten at a user's request. The dataset no longer
-        # has their ids, so such a file, if changed, would add these rows again.
-        may_have_changed = has_ids and not is_forgotten(known, file.name)
         provenance = files.identify(file, path)
         if provenance.sha256 in digests:
             skipped.append(file.name)
             _log.info("%s holds rows that are there already", file.name)
             continue
 
-        if not may_have_changed:
+        # Ids tell which rows of a changed file are new, unless some were forgotten at a
+        # user's request: the dataset has lost their ids, and would add them again.
+        if not has_ids or is_forgotten(known, file.name):
             _refuse_changed(file.name, known)
         # two files of this call with the same bytes count once
         digests.add(provenance.sha256)
@@ -119,6 +118,7 @@ def open_inputs(
 
 
 def _open_query(stack: ExitStack, query: Query, known: Sequence[Facts]) -> Input:
+    """Run a query; if it is incremental, for the rows after those read before."""
     n_ingested = query.n_ingested(known)
     table = stack.enter_context(run_query(query, n_ingested=n_ingested))
     # Two increments with the same values are both new rows, so their digests must
@@ -128,6 +128,7 @@ def _open_query(stack: ExitStack, query: Query, known: Sequence[Facts]) -> Input
 
 
 def _refuse_changed(name: str, known: Sequence[Facts]) -> None:
+    """Raise DataError if a file of this name was ingested, with other bytes."""
     before = [entry for entry in known if is_named(entry, name)]
     if before:
         n_rows = sum(int(entry.get("n_samples", 0)) for entry in before)
