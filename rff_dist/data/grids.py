@@ -38,8 +38,9 @@ _log = logging.getLogger(__name__)
 MAX_CELLS = 2**20
 _READERS = 4  # pieces that are read at once when rows are counted
 _SAMPLED_PIECES = 8  # whose values enter the fingerprint
-# the members of `blocks.Rows` that rows of a grid may have
-_PARTS = ("X", "y", "sample_weight", "groups", "cells")
+# members of `blocks.Rows`: those that `gather` returns, in its order, and all
+_GATHERED = ("X", "y", "sample_weight", "groups")
+_PARTS = (*_GATHERED, "cells")
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class Grid:
     piece: tuple[int, ...]
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """Pieces along each dimension."""
+    def pieces_per_dim(self) -> tuple[int, ...]:
+        """How many pieces there are along each dimension."""
         return tuple(
             -(-n // length) for n, length in zip(self.shape, self.piece, strict=True)
         )
@@ -65,7 +66,7 @@ class Grid:
     def region(self, number: int) -> Slices:
         """Return the cells of a piece."""
         slices = []
-        places = np.unravel_index(number, self.counts)
+        places = np.unravel_index(number, self.pieces_per_dim)
         for place, length, n in zip(places, self.piece, self.shape, strict=True):
             start = int(place) * length
             slices.append(slice(start, min(start + length, n)))
@@ -78,7 +79,8 @@ def cut_grid(
     chunks: tuple[int, ...],
     row_bytes: int,
 ) -> Grid:
-    """Cut a grid into pieces.
+    """Cut a grid into pieces: parts of chunks that are too large to read at once, or
+    several chunks if one has too few cells to be worth a task.
 
     >>> cut_grid(("time", "lat"), (400, 10), (100, 10), 8).piece
     (400, 10)
@@ -220,7 +222,7 @@ class GridDataset(blocks.Dataset):
             here = np.flatnonzero(pieces == number)
             piece = self._read_piece(number)
             rows = wanted[here] - piece.block.start
-            for name, part in zip(_PARTS[:4], gathered, strict=True):
+            for name, part in zip(_GATHERED, gathered, strict=True):
                 if part is not None:
                     part[here] = getattr(piece, name)[rows]
         return gathered
@@ -394,7 +396,8 @@ def grid_of(
     chunks = tuple(max(lengths.get(dim, 1) for lengths in stored) for dim in sizes)
     row_bytes = 8 * (len(inputs) + len(targets) + 1)
     grid = cut_grid(tuple(sizes), tuple(sizes.values()), chunks, row_bytes)
-    n_rows = np.zeros(math.prod(grid.counts), np.int64)
+    # rows of each piece, before they are counted
+    n_rows = np.zeros(math.prod(grid.pieces_per_dim), np.int64)
     dataset = GridDataset(grid, tuple(inputs), tuple(targets), weight, n_rows, **facts)
     return _count_rows(dataset)
 
@@ -431,29 +434,31 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
     """
     grid = dataset.grid
     categories = [column for column in dataset.inputs if column.meanings]
-    read = {variable for variable in dataset.variables if variable.may_miss}
-    read.update(column.variable for column in categories)
+    variables = {variable for variable in dataset.variables if variable.may_miss}
+    variables.update(column.variable for column in categories)
     incomplete: set[Variable] = set()
 
     def count(number: int) -> tuple[int, dict[GridInput, list[str]]]:
         """Return the number of rows of a piece, and the levels of each category."""
         region = grid.region(number)
         shape = tuple(part.stop - part.start for part in region)
-        parts = {variable: read_aligned(variable, grid, region) for variable in read}
-        for variable, part in parts.items():
-            if np.isnan(part).any():
+        values_of = {
+            variable: read_aligned(variable, grid, region) for variable in variables
+        }
+        for variable, values in values_of.items():
+            if np.isnan(values).any():
                 incomplete.add(variable)
-        is_row = _are_present(parts.values(), shape)
+        is_row = _are_present(values_of.values(), shape)
         levels = {}
         for column in categories:
-            values = np.broadcast_to(parts[column.variable], shape)[is_row]
-            levels[column] = column.texts_of(values)
+            codes = np.broadcast_to(values_of[column.variable], shape)[is_row]
+            levels[column] = column.texts_of(codes)
         return int(is_row.sum()), levels
 
     with ThreadPoolExecutor(_READERS) as pool:
         counted = list(pool.map(count, range(len(dataset.piece_rows))))
-    names = {variable.name: variable.doubtful_fill for variable in incomplete}
-    for name, fill in sorted(names.items()):
+    fill_of = {variable.name: variable.doubtful_fill for variable in incomplete}
+    for name, fill in sorted(fill_of.items()):
         if fill is not None:
             _log.warning(
                 "cells of %r that hold the fill value of its Zarr array, %s, are"
@@ -478,7 +483,7 @@ def _count_rows(dataset: GridDataset) -> GridDataset:
         dataset,
         piece_rows=piece_rows,
         inputs=tuple(inputs),
-        incomplete=tuple(sorted(names)),
+        incomplete=tuple(sorted(fill_of)),
     )
 
 
@@ -508,16 +513,17 @@ class GridColumn:
 
     def read(self, block: blocks.Block) -> AnyArray:
         values = getattr(self.dataset.read(block), self.part)
-        return self._whole(values, np.arange(block.start, block.stop))
+        return self._checked(values, np.arange(block.start, block.stop))
 
     def take(self, indices: IndexArray) -> AnyArray:
         _, y, _, groups = self.dataset.gather(indices)
-        return self._whole(groups if self.part == "groups" else y, indices)
+        return self._checked(groups if self.part == "groups" else y, indices)
 
     def fingerprint(self) -> str:
         return self.dataset.fingerprint()
 
-    def _whole(self, values: AnyArray, rows: IndexArray) -> AnyArray:
+    def _checked(self, values: AnyArray, rows: IndexArray) -> AnyArray:
+        """Return groups, or targets as whole numbers; DataError if they are not."""
         if self.part == "groups":
             return values
         assert self.dataset.target_names is not None

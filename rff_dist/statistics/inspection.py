@@ -68,8 +68,8 @@ def inspect(
     if moments.cancels:
         # The pivot is far from all other rows: measure again with the means as pivot.
         moments = measure(moments.means)
-    reach = moments.reach
-    is_lost = (reach > 0) & (reach < SQUARED_RANGE[0])
+    distances = moments.reach  # the largest from the pivot, for each column
+    is_lost = (distances > 0) & (distances < SQUARED_RANGE[0])
     if is_lost.any():
         name = name_column(int(np.argmax(is_lost)), dataset.n_features)
         raise DataError(
@@ -88,17 +88,17 @@ def check_same_rows(
     offset. They are compared with the sums in `moments`.
     """
     weight = float(moments.weight.value())
-    measured = slice(len(moments.pivot) - spec.n_targets, None)
-    offset = spec.offsets
-    sums = moments.sums.value()[measured] + weight * (moments.pivot[measured] - offset)
+    # the moments are of [X, y], about the pivot instead of the offset
+    y = slice(len(moments.pivot) - spec.n_targets, None)
+    sums = moments.sums.value()[y] + weight * (moments.pivot[y] - spec.offsets)
     # A bound on the sum of absolute values about the pivot, by Cauchy and Schwarz; the
     # factor 2 makes it one for values about the offset.
-    reach = 2.0 * np.sqrt(weight) * np.sqrt(moments.squares.value()[measured])
+    bounds = 2.0 * np.sqrt(weight) * np.sqrt(moments.squares.value()[y])
     sums_of_pass, _ = targets.value()
     differing = []
     if abs(sums_of_pass[-1] - weight) > REGROUPED * weight:
         differing.append("weights")
-    if (np.abs(sums_of_pass[:-1] - sums) > REGROUPED * reach).any():
+    if (np.abs(sums_of_pass[:-1] - sums) > REGROUPED * bounds).any():
         differing.append("targets")
     if differing:
         raise ConflictError(
@@ -151,8 +151,9 @@ def check_float32(moments: Moments) -> None:
     deviations = moments.standard_deviations[:n_features]
     steps = means * np.finfo(np.float32).eps  # between neighbours in float32
     loses_digits = (deviations > 0) & (steps > 0.01 * deviations)
-    if (loses_digits & (steps > deviations)).any():
-        column = int(np.argmax(steps * loses_digits - deviations))
+    loses_all = loses_digits & (steps > deviations)
+    if loses_all.any():
+        column = int(np.argmax(np.where(loses_all, steps - deviations, 0.0)))
         raise DataError(
             f"column {column} of X has mean {means[column]:.3g} and standard deviation"
             f" {deviations[column]:.3g}: float32 features cannot tell its rows apart;"
@@ -178,16 +179,18 @@ def warn_of_few_rows(dataset: Dataset, *, checks_copies: bool) -> None:
     weights = rows.weights[is_counted]
     y = rows.y[is_counted]
     inputs = rows.X[is_counted].astype(np.float64)
+    # Features are made of standardised columns in float32, so rows that only differ in
+    # further digits are not distinct. Columns from 0 to 1 have digits like standardised
+    # ones, and powers of two do not round.
     inputs -= inputs.min(axis=0)
     exponents = np.frexp(inputs.max(axis=0))[1]
-    # Features see float32, so rows that only differ in further digits are not distinct.
     inputs = np.ldexp(inputs, -exponents).astype(np.float32)
     n_rows = len(y)
     n_distinct = len(np.unique(np.column_stack([inputs, y]), axis=0))
-    n_targets = len(np.unique(y, axis=0))
+    n_distinct_targets = len(np.unique(y, axis=0))
     n_repeated = n_rows - n_distinct
     has_repeated = n_repeated > MOST_REPEATED * n_rows
-    has_distinct_targets = n_targets > _DISTINCT_TARGETS * n_distinct
+    has_distinct_targets = n_distinct_targets > _DISTINCT_TARGETS * n_distinct
     if checks_copies and has_repeated and has_distinct_targets:
         warn(
             f"{n_repeated} of {n_rows} rows repeat the inputs and targets of"

@@ -100,11 +100,12 @@ def expire(
     """Remove old versions, and the bytes that only they use; the current version always
     stays.
     """
-    from rff_dist.storage.repositories import expire, read_history
+    from rff_dist.storage import repositories
 
     location = _versioned(data)
-    expired = expire(location, datetime.now(UTC) - timedelta(days=days), tags=tags)
-    kept = [snapshot.id for snapshot in read_history(location)]
+    before = datetime.now(UTC) - timedelta(days=days)
+    expired = repositories.expire(location, before, tags=tags)
+    kept = [snapshot.id for snapshot in repositories.read_history(location)]
     record = {
         "data": data,
         "expired": list(expired.versions),
@@ -158,9 +159,10 @@ def correct(
     message: str | None = _MESSAGE,
 ) -> Document:
     """Replace rows by those of a file, in one new version."""
-    from rff_dist.workbench.tables.corrections import correct
+    from rff_dist.workbench.tables import corrections
 
-    return _corrected(data, "replaced", correct(source, data, by=by, message=message))
+    corrected = corrections.correct(source, data, by=by, message=message)
+    return _change_document(data, "replaced", corrected)
 
 
 @command("data.zarr rows.csv", "data.zarr customers.csv --by customer")
@@ -179,10 +181,10 @@ def delete(
 
     with editing.editing(locations.parse_location(data)) as dataset:
         rows = read_rows_to_change(source, dataset, by)
-        corrected = corrections.delete_from(
+        deleted = corrections.delete_from(
             dataset, rows, keep_order=keep_order, message=message
         )
-    return _corrected(data, "deleted", corrected)
+    return _change_document(data, "deleted", deleted)
 
 
 def _versioned(data: str) -> locations.Location:
@@ -194,10 +196,10 @@ def _versioned(data: str) -> locations.Location:
     return location
 
 
-def _corrected(data: str, what: str, corrected: editing.ChangeResult) -> Document:
+def _change_document(data: str, verb: str, change: editing.ChangeResult) -> Document:
     facts = {
-        "rows": words.change_words(corrected.n_before, corrected.n_after),
-        "version": corrected.version or None,
+        "rows": words.change_words(change.n_before, change.n_after),
+        "version": change.version,
     }
-    title = f"{what} {words.plural(corrected.n_rows, 'row')} of {data}"
-    return Document(title, [facts], record={"data": data, **asdict(corrected)})
+    title = f"{verb} {words.plural(change.n_rows, 'row')} of {data}"
+    return Document(title, [facts], record={"data": data, **asdict(change)})

@@ -160,9 +160,9 @@ class TestRows:
 def test_pieces_cover_each_cell_once(shape, chunks):
     grid = cut_grid(tuple("abc"[: len(shape)]), shape, chunks, 8)
     ends = [range(0, n, length) for n, length in zip(shape, grid.piece, strict=True)]
-    assert np.prod(grid.counts) == np.prod([len(e) for e in ends])
+    assert np.prod(grid.pieces_per_dim) == np.prod([len(e) for e in ends])
     assert np.prod(grid.piece) <= MAX_CELLS
-    last = grid.region(int(np.prod(grid.counts)) - 1)
+    last = grid.region(int(np.prod(grid.pieces_per_dim)) - 1)
     assert [part.stop for part in last] == list(shape)
 
 
