@@ -85,15 +85,17 @@ class _Phase:
             text = f": {self.n_rounds:,} of at most {self.max_rounds:,} {self.unit}"
         elif self.n_samples and not text:
             text = f": {self.n_samples:,} rows"
-            done = self.n_done / self.n_samples
+            share_done = self.n_done / self.n_samples
             if self.n_done >= self.n_samples:
                 # the pass has ended, but the step has not: its time left is not known
                 text += " are done"
             elif is_at_work:
-                text = f": {math.floor(100 * done)} % of {self.n_samples:,} rows"
+                text = f": {math.floor(100 * share_done)} % of {self.n_samples:,} rows"
                 if self.n_done:
-                    left = (time.perf_counter() - self.pass_begun) * (1 / done - 1)
-                    text += f", about {left:.0f} s left"
+                    seconds_left = (time.perf_counter() - self.pass_begun) * (
+                        1 / share_done - 1
+                    )
+                    text += f", about {seconds_left:.0f} s left"
         return self.title + text
 
 
@@ -273,17 +275,17 @@ class RichProgress:
 
         words = f"{phase.title}: {phase.text}" if phase.text else phase.title
         total = phase.n_samples
-        done = phase.n_done
+        n_done = phase.n_done
         if phase.max_rounds:
             words = f"{phase.title} {phase.n_rounds:,}/{phase.max_rounds:,}"
             total = phase.max_rounds * max(1, phase.n_samples)
-            done = phase.n_done_in_all or phase.n_rounds
+            n_done = phase.n_done_in_all or phase.n_rounds
 
         task = self._bar.tasks[0]
         task.total = total or None  # set here, as `update` takes None for no change
         width_of_others = self.WITH_PERCENTAGE if total else self.WITHOUT_PERCENTAGE
         width = self._console.width - width_of_others
         self._words.max_width = max(self.LEAST_WORDS, width)
-        self._bar.update(self._job, description=words, completed=done, rate=rate)
+        self._bar.update(self._job, description=words, completed=n_done, rate=rate)
         # At the total of a phase rich stops the clock for good, but the job goes on.
         task.finished_time = None

@@ -44,7 +44,8 @@ def kernel_facts(kernel: base.Kernel | None, names: Sequence[str]) -> dict[str, 
                 if pair not in kernels_scales:
                     kernels_scales.append(pair)
     if len(kernels_scales) == 1:
-        facts["length scale"] = kernels_scales[0][1]
+        [(_, scale_words)] = kernels_scales
+        facts["length scale"] = scale_words
     elif kernels_scales:
         facts["length scale"] = "; ".join(
             f"{name}: {words}" for name, words in kernels_scales

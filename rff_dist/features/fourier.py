@@ -314,9 +314,9 @@ class FourierFeatureMap(maps.FeatureMap):
         are cosines and sines of float32. Unlike `fill_whole` this checks nothing:
         angles that overflow become NaN, and so do sums of their features.
         """
-        each = self.per_frequency
-        first = start // each
-        last = stop // each
+        per_frequency = self.per_frequency
+        first = start // per_frequency
+        last = stop // per_frequency
         # the memory of `out` serves as scratch too: angles come as a float32 copy
         angles = self._angles(inputs, first, last, out[: last - first])
         if self.phases is not None:
@@ -331,7 +331,10 @@ class FourierFeatureMap(maps.FeatureMap):
             np.cos(angles, out=out, dtype=np.float32)
         rows, factors = self._never_seen(inputs)
         if len(rows):
-            shrunk = out[:, rows] * np.repeat(factors[:, first:last], each, axis=1).T
+            shrunk = (
+                out[:, rows]
+                * np.repeat(factors[:, first:last], per_frequency, axis=1).T
+            )
             if self.fixed_point:
                 units = np.rint(shrunk * protocol.UNITS_PER_ONE)
                 shrunk = units / protocol.UNITS_PER_ONE

@@ -204,20 +204,20 @@ class NystromFeatureMap(maps.FeatureMap):
         return replace(self, centres=recoded, level_texts=union)
 
     def _texts_of_centres(self) -> Levels:
-        used = {}
+        texts_of_centres = {}
         for column, texts in sorted(self.levels.items()):
             codes = np.unique(self.centres[:, column]).astype(int)
-            used[column] = tuple(sorted(texts[code] for code in codes))
-        return used
+            texts_of_centres[column] = tuple(sorted(texts[code] for code in codes))
+        return texts_of_centres
 
     def digest(self) -> str:
         kernel = json.dumps(self.kernel.to_dict(), sort_keys=True)
         label = f"{self.kind} {kernel} {self.centres.shape} {self.jitter!r}"
         # codes depend on the list of levels, texts do not
-        used = self._texts_of_centres()
-        for column, texts in used.items():
+        texts_of_centres = self._texts_of_centres()
+        for column, texts in texts_of_centres.items():
             label += f" {column} {texts}"
-        recoding = levels_of.code_changes(self.levels, used)
+        recoding = levels_of.code_changes(self.levels, texts_of_centres)
         recoded = levels_of.recoded(self.centres, recoding)
         return maps.arrays_digest(label, [recoded], self.standardizer)
 
@@ -369,7 +369,8 @@ def _factor(feature_map: NystromFeatureMap) -> FloatArray | None:
 
     with machine.tile_pool() as pool:
         list(pool.map(fill, feature_map.stripes))
-        gram *= feature_map.scales[0][1]
+        [(_, scale)] = feature_map.scales
+        gram *= scale
         gram.flat[:: size + 1] += feature_map.jitter
         if triangular.cholesky_in_place(gram, pool) is not None:
             return None

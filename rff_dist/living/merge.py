@@ -66,16 +66,18 @@ def refit_on(
     feature_map = model_rows.features_for(model.feature_map, dataset)
     moments = inspection.inspect(dataset, levels=feature_map.levels, engine=engine)
     sums = passes.accumulate(dataset, feature_map, engine=engine, spec=spec)
-    other = replace(model, feature_map=feature_map)
-    other = update.solve_as_before(other, sums).with_card(
+    refitted = replace(model, feature_map=feature_map)
+    refitted = update.solve_as_before(refitted, sums).with_card(
         **update.describe_rows(dataset, feature_map),
         **describe.describe_blocks(dataset, sums),
         **_texts_about(model, []),
     )
     columns = ColumnMoments.of(moments, frequency_weights=spec.frequency_weights)
-    other = replace(other, columns=columns)
+    refitted = replace(refitted, columns=columns)
     rows = [(0, dataset.n_samples)]
-    return interval_updates.hold_out_newest(other, model, dataset, rows, engine=engine)
+    return interval_updates.hold_out_newest(
+        refitted, model, dataset, rows, engine=engine
+    )
 
 
 def merge(models: Sequence[RidgeModel], names: Sequence[str]) -> RidgeModel:

@@ -87,7 +87,8 @@ def solve_cholesky(
             solved = _solve_shared(part, value, floor, pool, overwrite_gram=in_place)
             parts.append((targets, solved))
     if len(parts) == 1:
-        return parts[0][1]
+        [(_, solved)] = parts
+        return solved
     return _join(parts)
 
 

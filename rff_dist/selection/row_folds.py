@@ -415,14 +415,15 @@ def choose_by_rows(
         alpha_of_varying = units.own_alphas(
             losses, shared_alpha, slack, always=per_target is True
         )
-    # the losses of the alphas that are taken, shape (n_rows, n_varying)
-    taken = losses[:, alpha_of_varying, np.arange(len(varying))]
-    errors = units.shares * taken.mean(axis=-1)
+    # the losses of the alphas that are chosen, shape (n_rows, n_varying)
+    chosen_losses = losses[:, alpha_of_varying, np.arange(len(varying))]
+    errors = units.shares * chosen_losses.mean(axis=-1)
     total = float(errors.sum())
     if not total > 0.0:
         return None
     saved_at_most, saved, other = max(
-        _most_saved(units, losses[:, :, i], taken[:, i]) for i in range(len(varying))
+        _most_saved(units, losses[:, :, i], chosen_losses[:, i])
+        for i in range(len(varying))
     )
     alpha_of_target = np.full(len(target_variance), shared_alpha)
     alpha_of_target[varying] = alpha_of_varying
@@ -439,18 +440,18 @@ def choose_by_rows(
 
 
 def _most_saved(
-    units: rule.HeldOutUnits, losses: FloatArray, taken: FloatArray
+    units: rule.HeldOutUnits, losses: FloatArray, chosen_losses: FloatArray
 ) -> tuple[float, float, int]:
-    """Return the most that another alpha than the one taken may save of a target's
+    """Return the most that another alpha than the chosen one may save of a target's
     error, the saving itself, and that alpha's index.
 
     Savings are shares of the error; the most is the saving plus a standard error.
     """
-    savings = taken[:, np.newaxis] - losses
+    savings = chosen_losses[:, np.newaxis] - losses
     saved = units.mean(savings)
     highest = saved + units.standard_error(savings)
     other = int(np.argmax(highest))
-    total = float(units.mean(taken))
+    total = float(units.mean(chosen_losses))
     if not total > 0.0:
         return 0.0, 0.0, other
     return float(highest[other]) / total, float(saved[other]) / total, other

@@ -123,13 +123,13 @@ class TileLayout:
 
     def copy(self, buffer: IntArray, target: TileLayout, out: IntArray) -> IntArray:
         """Copy the tiles that `target` has too to `out`, which is `target`'s buffer."""
-        own_tiles = {(tile.row, tile.column): tile for tile in self.tiles()}
+        tiles_here = {(tile.row, tile.column): tile for tile in self.tiles()}
         for tile in target.tiles():
-            own = own_tiles.get((tile.row, tile.column))
-            if own is not None:
+            tile_here = tiles_here.get((tile.row, tile.column))
+            if tile_here is not None:
                 copied = target.view(out, tile)
                 height, width = copied.shape
-                copied[:] = self.view(buffer, own)[:height, :width]
+                copied[:] = self.view(buffer, tile_here)[:height, :width]
         return out
 
 

@@ -442,7 +442,7 @@ def _describe(
     # The arrays are chunked along the rows only.
     tail = "/0" * (len(header.shape) - 1)
     keys = [f"{name}/c/{number}{tail}" for number in numbers]
-    read = read_ends(store, keys, SUM_BYTES)
-    sums[numbers] = np.frombuffer(b"".join(read), "<u4")
+    checksums = read_ends(store, keys, SUM_BYTES)
+    sums[numbers] = np.frombuffer(b"".join(checksums), "<u4")
     packed = base64.b64encode(sums.tobytes()).decode()
     return {"metadata": header.digest, "crc32c": packed}

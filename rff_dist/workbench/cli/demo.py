@@ -104,8 +104,8 @@ def learn_photograph(
         **fields.values_of(cluster, "n_workers", "n_threads"),
     )
 
-    given = np.full_like(colours, 0.5)
-    given[learnt] = colours[learnt]
+    learnt_image = np.full_like(colours, 0.5)
+    learnt_image[learnt] = colours[learnt]
     inputs = np.column_stack([places, np.ones(len(places))])
     linear = inputs @ np.linalg.lstsq(inputs[learnt], colours[learnt])[0]
     predicted = load_model(paths["model"]).predict(places)
@@ -119,7 +119,7 @@ def learn_photograph(
     half = f"half of the {width} × {height} pixels; the others are grey"
     shape = image.shape
     panels = [
-        (given.reshape(shape), "What the models learn from", half),
+        (learnt_image.reshape(shape), "What the models learn from", half),
         (
             linear.reshape(shape),
             "Linear model",

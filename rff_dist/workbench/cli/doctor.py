@@ -125,13 +125,13 @@ def _check_certificate(tls: TLSFiles) -> CheckResult:
     tls.check()
     certificate = load_pem_x509_certificate(Path(tls.cert).read_bytes())
     days = (certificate.not_valid_after_utc.timestamp() - time.time()) / 86_400
-    found = f"{tls.cert} is valid for {days:.0f} days"
+    finding = f"{tls.cert} is valid for {days:.0f} days"
     # said first, since a new certificate comes with a new key
     if days < EXPIRES_SOON_DAYS:
-        return CheckResult(found, "make new ones", is_failure=days < 0)
+        return CheckResult(finding, "make new ones", is_failure=days < 0)
     if os.name == "posix" and Path(tls.key).stat().st_mode & OTHERS_RIGHTS:
         return CheckResult(f"others can read the key {tls.key}", f"chmod 600 {tls.key}")
-    return CheckResult(found)
+    return CheckResult(finding)
 
 
 def check_prefect(url: str | None, has_password: bool) -> CheckResult:
@@ -166,9 +166,9 @@ def _check_cluster(cluster: Cluster) -> CheckResult:
         if versions[name] != here[name]
     }
     if differences:
-        found = f"{size}: {'; '.join(sorted(differences))}"
+        finding = f"{size}: {'; '.join(sorted(differences))}"
         todo = "install the same versions everywhere"
-        return CheckResult(found, todo, is_failure=True)
+        return CheckResult(finding, todo, is_failure=True)
     todo = "" if versions_there else "start workers"
     return CheckResult(f"{size}, the same versions", todo)
 
@@ -180,7 +180,7 @@ def check_checksums(data: str) -> CheckResult:
     _, arrays = list_arrays(data)
     unchecked = [name for name, header in arrays.items() if not header.checksum]
     if unchecked:
-        found = f"no checksums for {words.listed(unchecked)}: damage is not noticed"
+        finding = f"no checksums for {words.listed(unchecked)}: damage is not noticed"
         todo = "write it again, for example with `rff-dist ingest`"
-        return CheckResult(found, todo)
+        return CheckResult(finding, todo)
     return CheckResult("every array has checksums")

@@ -45,13 +45,13 @@ def list_models(
 
     models: list[Summary] = []
     rows = []
-    found = find_registered(registry)
+    registered = find_registered(registry)
     example = f"{registry.rstrip('/')}/NAME"
     # the folder may be a model itself
-    if not found and RegisteredModel(registry).pointer() is not None:
-        found = [RegisteredModel(registry)]
+    if not registered and RegisteredModel(registry).pointer() is not None:
+        registered = [RegisteredModel(registry)]
         example = registry
-    for model in found:
+    for model in registered:
         current = model.current()
         assert current is not None
         facts = {"name": model.name, "url": model.url, "current": current.to_dict()}

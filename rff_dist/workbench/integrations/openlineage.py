@@ -297,14 +297,16 @@ def _facets_of_data(
         dataset.n_features * dataset.dtype.itemsize + 8 * dataset.n_targets
     )
     if is_output:
-        written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            dataset.n_samples, n_bytes
+        size_written = (
+            output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                dataset.n_samples, n_bytes
+            )
         )
-        return {"outputStatistics": written}, facets
-    read = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+        return {"outputStatistics": size_written}, facets
+    size_read = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
         dataset.n_samples, n_bytes
     )
-    return {"inputStatistics": read}, facets
+    return {"inputStatistics": size_read}, facets
 
 
 def _column_lineage(recipe: recipes.Recipe, table: str) -> Any:
@@ -321,8 +323,8 @@ def _column_lineage(recipe: recipes.Recipe, table: str) -> Any:
     for encoder in recipe.columns[:_MOST_COLUMNS]:
         kind = "IDENTITY" if isinstance(encoder, encoders.Number) else "TRANSFORMATION"
         how = lineage.Transformation("DIRECT", kind, encoder.words)
-        read = [lineage.InputField(*place, column, [how]) for column in encoder.reads]
+        inputs = [lineage.InputField(*place, column, [how]) for column in encoder.reads]
         columns |= {
-            name: lineage.Fields(read) for name in encoder.names[:_MOST_COLUMNS]
+            name: lineage.Fields(inputs) for name in encoder.names[:_MOST_COLUMNS]
         }
     return lineage.ColumnLineageDatasetFacet(columns)

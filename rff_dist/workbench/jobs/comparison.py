@@ -220,11 +220,11 @@ class ModelComparison:
         if self.measure != "rmse":
             return {}
         ours = np.abs(self.observed - self.ours.values)[:, 0]
-        found = {}
+        shares = {}
         for name in self.differences:
             errors = np.abs(self.observed - self.predictions[name].values)[:, 0]
-            found[name] = self._difference(np.sign(errors - ours), is_share=True)
-        return found
+            shares[name] = self._difference(np.sign(errors - ours), is_share=True)
+        return shares
 
     def _difference(self, saved: FloatArray, *, is_share: bool) -> Difference:
         """Return the mean of a row-wise difference with its interval.
