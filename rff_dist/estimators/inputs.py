@@ -76,7 +76,7 @@ def as_dataset(
     """
     X = frames.as_table(X)
     if supervised and not (is_dataset_or_url(X) or xarrays.is_xarray(X)):
-        require_values(estimator, y)
+        require_values(estimator, X, y)
     if is_in_memory(X):
         rows = rows_in_memory(estimator, X, reset=reset, adds_levels=adds_levels)
         targets = validated_targets(estimator, y) if supervised else None

@@ -342,6 +342,18 @@ def test_bad_targets_are_refused(name, y, named):
         clone(ALL[name]).fit(X, y)
 
 
+@pytest.mark.parametrize("name", ["ridge", "classifier"])
+def test_an_index_in_another_order_is_warned_of_and_the_advice_ends_it(name):
+    frame = pd.DataFrame(X)
+    y = pd.Series(Y > 0)
+    turned = y[::-1]
+    expected = clone(ALL[name]).fit(frame, y).predict(frame)
+    with pytest.warns(UserWarning, match="y has the index of X in another order"):
+        clone(ALL[name]).fit(frame, turned)
+    model = clone(ALL[name]).fit(frame, turned.loc[frame.index])
+    assert_array_equal(model.predict(frame), expected)
+
+
 @pytest.mark.parametrize("name", ["k-means", "exact k-means"])
 def test_fewer_rows_than_clusters_are_refused_and_fewer_distinct_ones_are_told(name):
     with refuses(DataError, "n_samples=2", "n_clusters=3"):
