@@ -18,7 +18,8 @@ def require_numbers(name: str, values: np.ndarray) -> None:
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
         raise DataError(
             f"{name} has dtype {values.dtype}; expected integers or floats of at most"
-            " 64 bits"
+            " 64 bits. Give values, and encode texts and dates first, as `rff-dist"
+            " ingest` does"
         )
 
 

@@ -23,7 +23,7 @@ from rff_dist.storage import grids as stored_grids
 from rff_dist.storage import manifests, repositories
 from rff_dist.storage.groups import StoredArray, StoredGroup, find_group
 from rff_dist.storage.locations import json_digest, parse_location
-from rff_dist.storage.manifests import Header, manifest_of
+from rff_dist.storage.manifests import RECORD, Header, manifest_of
 from rff_dist.typing import AnyArray, Facts, PathLike
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
@@ -235,6 +235,11 @@ def _open(
         array = group.find_array(name, missing_chunks, allows_text=role == "y")
         if array is None and (role, name) == ("y", "y"):
             continue
+        if array is None and RECORD in group.manifest:
+            raise StorageError(
+                f"{group.url} is a model; expected a dataset. In Python load_model"
+                " opens it"
+            )
         if array is None:
             advice = ""
             if role == "y":

@@ -122,6 +122,11 @@ def parse_location(url: PathLike) -> Location:
     Raises StorageError if the scheme is not one of `SCHEMES`, or the URL is a chain
     (`::`), contains credentials, or is read in different ways by different programs.
     """
+    if not isinstance(url, str | os.PathLike):
+        raise StorageError(
+            f"a {type(url).__name__} is no location; expected a path or a URL. Models"
+            " take rows in memory as they are, and write_dataset stores them"
+        )
     text = os.fspath(url)
     if not text.strip():
         raise StorageError(

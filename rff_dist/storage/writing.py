@@ -451,6 +451,10 @@ def _with_names(buffer: RowBuffer, names: ColumnNames, attributes: Facts) -> Sum
                 f"`{key}` has {len(columns)} names; expected {n_columns}, one per"
                 " column"
             )
+        if len(set(columns)) < n_columns:
+            raise DataError(
+                f"`{key}` is {list(columns)}; expected one of each name. Rename them"
+            )
         stored[key] = [str(column) for column in columns]
     return stored
 

@@ -24,6 +24,7 @@ from rff_dist.errors import (
     StorageError,
 )
 from rff_dist.storage.datasets import open_dataset
+from rff_dist.storage.records import write_record
 from rff_dist.storage.writing import choose_chunk_rows, write_dataset
 from tests.bits import flipped
 from tests.refusals import refuses
@@ -255,6 +256,10 @@ class TestBadStores:
         foreign("a", **arrays)
         self.refused(tmp_path / "a", message, **options)
 
+    def test_a_model_instead_of_a_dataset(self, tmp_path):
+        write_record("a", kind="ridge", metadata={}, arrays={"w": np.ones(2)})
+        self.refused(tmp_path / "a", "is a model; .* load_model")
+
     def test_an_array_instead_of_its_group(self, tmp_path):
         foreign("a")
         assert open_dataset("a").n_targets == 0
@@ -360,6 +365,7 @@ class TestBadStores:
             ("s3://", "names nothing"),
             ("s3://bucket/", "names nothing"),
             ("", "not a location"),
+            (np.ones((2, 2)), "a ndarray is no location; .*write_dataset"),
         ],
     )
     def test_url(self, url, message):

@@ -124,6 +124,19 @@ def test_the_names_of_frames_are_kept():
 # -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"X": X, "feature_names": ["a", "a", "b"]}, "one of each name"),
+        ({"X": X.astype(str)}, "encode texts"),
+        ({"X": X, "y": "price"}, "Give values"),
+    ],
+)
+def test_rows_that_later_doors_could_not_take_are_refused(given, message):
+    with pytest.raises(DataError, match=message):
+        write_dataset("a", **given)
+
+
 @pytest.mark.parametrize("chunk_rows", [2.5, 0, -3, "8"])
 def test_chunk_rows_that_are_no_count_are_refused(chunk_rows):
     with pytest.raises(
