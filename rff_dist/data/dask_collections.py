@@ -54,7 +54,11 @@ def place_for_others() -> AbstractContextManager[Any]:
 
 
 def check_client(client: Any) -> None:
-    """Refuse a Dask client that cannot wait for its results."""
+    """Refuse what is no Dask client, or cannot wait for its results."""
+    if not hasattr(client, "asynchronous"):
+        raise InvalidParameterError(
+            f"`client` is {client!r}; expected a Client. An address goes to `scheduler`"
+        )
     if client.asynchronous:
         raise InvalidParameterError(
             "the Dask client is asynchronous, or called in its own event loop, but"

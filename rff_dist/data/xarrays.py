@@ -68,10 +68,11 @@ def open_xarray(
         if part is None:
             continue
         if not is_xarray(part):
+            table = "X.values" if hasattr(X, "to_dataset") else "X.to_dataframe()"
             raise DataError(
                 f"`{name}` is a {type(part).__name__}, and X of xarray is a grid"
                 f" with the dimensions {[*X.sizes]}; expected a DataArray. For a"
-                " table of rows pass X.values, or X.to_dataframe() of a Dataset"
+                f" table of rows pass {table}"
             )
         _check_coordinates(X, part, name)
     if hasattr(X, "to_dataset"):  # a DataArray

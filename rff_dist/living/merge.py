@@ -171,8 +171,8 @@ def _check_addable(
             raise StatisticsError(
                 f"the sums of {name} and {other_name} cannot be added: `{field}` is"
                 f" {str(value)[:200]} and {str(of_other)[:200]}"
-                f"{_REASONS.get(field, '')}. Train the second with the same"
-                " parameters; if models are stored, by"
+                f"{_REASONS.get(field, '')}. Give the second's rows to"
+                " partial_fit of the first; or train a stored one by"
                 f" `rff-dist refit {name} DATA {other_name}`"
             )
 

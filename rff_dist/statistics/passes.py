@@ -207,7 +207,8 @@ def accumulate(
     """
     if not isinstance(dataset, blocks.Dataset):
         raise InvalidParameterError(
-            f"`dataset` is a {type(dataset).__name__}; open it first: open_dataset"
+            f"`dataset` is a {type(dataset).__name__}; expected a dataset, which"
+            " open_dataset(url) and write_dataset(url, X, y) return"
         )
     engine = serial.SerialEngine() if engine is None else engine
     if spec is None:

@@ -394,8 +394,8 @@ def _combine[S: RidgeStatistics](left: S, right: RidgeStatistics, sign: int) -> 
             if value != others[name]
         )
         raise StatisticsError(
-            f"these statistics do not belong together ({differing}); accumulate both"
-            " with the same feature map, targets, offsets and weight grid"
+            f"these statistics do not belong together ({differing}); accumulate the"
+            " second with the feature map and the spec of the first"
         )
     n_samples = left.n_samples + sign * right.n_samples
     if n_samples < 0:

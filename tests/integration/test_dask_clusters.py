@@ -176,6 +176,7 @@ NO_SIZE = [0, -1, 2.5, "2", True]
         lambda: DaskEngine("127.0.0.1:1", n_workers=2), "n_workers", "embedded cluster"
     ),
     once(lambda: DaskEngine("127.0.0.1:1", client=object()), "both given"),
+    once(lambda: DaskEngine(client="127.0.0.1:1"), "client", "scheduler"),
     *(
         once(
             lambda size={name: value}: DaskEngine(**size),

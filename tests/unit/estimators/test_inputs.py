@@ -14,6 +14,7 @@ import pandas as pd
 import polars
 import pytest
 import scipy.sparse as sp
+import xarray
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -339,6 +340,12 @@ def test_a_value_that_is_not_finite_is_named_by_row_and_column(rows, form, value
             "RFFRidge requires y to be passed",
         ),
         (lambda X, y: (stored(X, y, "y-twice"), y), DataError, "belong to the dataset"),
+        (lambda X, y: (xarray.DataArray(X), y), DataError, "pass X.values"),
+        (
+            lambda X, y: (xarray.Dataset({"a": ("i", X[:, 0])}), y),
+            DataError,
+            "pass X.to_dataframe()",
+        ),
         (lambda X, y: (__file__, "price"), StorageError, "rff-dist ingest"),
         (
             lambda X, y: (scratch("inputs-nothing-here"), None),
