@@ -219,7 +219,8 @@ class TestBadStores:
         (tmp_path / "a.csv").write_text("1,2\n")
         self.refused(
             tmp_path / "a.csv",
-            r"rff-dist ingest \S*a\.csv \S*a\.zarr, for a fit with --targets NAME$",
+            r"rff-dist ingest \S*a\.csv \S*a\.zarr, for a fit with --targets NAME; or"
+            r" add its rows .*: rff-dist ingest \S*a\.csv DATASET --append$",
         )
         (tmp_path / "a.zarr.zip").write_text("packed")
         self.refused(tmp_path / "a.zarr.zip", "Unpack it$")
