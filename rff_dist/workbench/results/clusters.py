@@ -65,7 +65,7 @@ def _sizes(weights: FloatArray) -> str:
 
 def _columns_table(clustering: cluster.ClusteringResult, seed: int) -> Table:
     """Return the columns that differ most between clusters: of sampled rows, the mean
-    of a number and the commonest level of a category.
+    of a number, and the commonest level of a category with its share of the rows.
     """
     clusters = clustering.clusters
     dataset = clustering.dataset
@@ -86,7 +86,7 @@ def _columns_table(clustering: cluster.ClusteringResult, seed: int) -> Table:
         share = n_rows @ squares / (len(X) * values.var(axis=0).sum() or 1.0)
         cells = means[:, 0].tolist()
         if j in levels:
-            cells = [levels[j][level] for level in means.argmax(axis=1)]
+            cells = [f"{levels[j][row.argmax()]} ({row.max():.0%})" for row in means]
         columns.append((share, j, name, cells))
     columns.sort(reverse=True)
     shown = columns[:MAX_COLUMNS]
@@ -95,7 +95,9 @@ def _columns_table(clustering: cluster.ClusteringResult, seed: int) -> Table:
         for i, n_rows, _ in sizes_table(clusters.weights, MAX_CLUSTERS).rows
     ]
     header = ("cluster", "rows", *(name for *_, name, _ in shown))
-    return Table("columns that differ most: mean, or commonest level", header, rows)
+    return Table(
+        "columns that differ most: mean, or commonest level (share)", header, rows
+    )
 
 
 def _job_details(record: Facts) -> Lines:

@@ -84,7 +84,9 @@ def read_onto(
             dtype = plan_columns(table.schema, roles, recipe, table.name).dtype
         except InvalidParameterError as error:
             # the dataset has these columns, so the table is at fault
-            raise DataError(str(error)) from error
+            raise DataError(
+                f"{error}; expected a value for each column of {dataset.location}"
+            ) from error
         if roles.dtype is None and not np.can_cast(dtype, X.dtype, "safe"):
             raise DataError(
                 f"{table.name} has columns of {dtype}, which X of"

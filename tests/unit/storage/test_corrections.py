@@ -337,6 +337,9 @@ def test_the_commands_on_a_dataset_of_a_table(tmp_path):
     first = document("ingest", "a.csv", data, "--targets", "y")["version"]
     document("ingest", "b.csv", data, "--append", "--message", "Monday")
     assert document("data", "correct", data, "fix.csv", "--by", "id")["n_rows"] == 2
+    part = refusal(65, "data", "correct", data, "gone.csv", "--by", "id")
+    assert "no column 'y'" in part
+    assert f"expected a value for each column of {data}" in part
     assert document("data", "delete", data, "gone.csv", "--by", "id")["n_after"] == 38
     found = read(data)
     assert sorted(found[:, 0]) == [i for i in range(40) if i not in (3, 4)]
