@@ -11,7 +11,7 @@ from __future__ import annotations  # an evaluated annotation would load numpy.r
 import numpy as np
 from numpy.typing import NDArray
 
-from rff_dist.data import blocks, folding
+from rff_dist.data import blocks, columns, folding, labelled, memory
 from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.typing import AnyArray, FloatArray, IndexArray, IntArray, frozen
 
@@ -130,6 +130,13 @@ class FoldSample:
     weights: FloatArray | None
     #: The rows' numbers in the dataset; shape (n_sampled,).
     indices: NDArray[np.int64]
+
+    def dataset(self) -> tuple[labelled.GroupedDataset, folding.Folds]:
+        """Return the rows as a dataset, and the folds that each of them is in."""
+        rows = memory.ArrayDataset(self.X, self.y, self.weights)
+        fold_of_row = columns.MemoryColumn(self.fold_of_row)
+        folds = folding.SampledFolds(self.folds.n_folds, self.folds)
+        return labelled.GroupedDataset(rows, fold_of_row), folds
 
     def tuning_rows(self, n_rows: int) -> blocks.Sample:
         """Return up to `n_rows` rows on which length scales are tuned: those that no

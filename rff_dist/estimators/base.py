@@ -36,6 +36,7 @@ from rff_dist.frequencies import designs
 from rff_dist.kernels import base
 from rff_dist.recipes import model_rows, recipes
 from rff_dist.ridge import effects, models
+from rff_dist.ridge.refit import refit
 from rff_dist.statistics import passes, ridge_statistics, standardizing
 from rff_dist.text import nearest
 from rff_dist.typing import AnyArray, Facts, FloatArray, PathLike
@@ -396,7 +397,14 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         """The trained model, ready to be stored."""
         if self._pending is not None:
             # `_pending` is cleared last: if the solution fails, no rows are lost
-            self._fitted = self._solve_again(self._pending)
+            alpha = alpha_to_refit(self.alpha)
+            solved = refit(
+                self._fitted,
+                self._pending,
+                alpha=alpha,
+                fit_intercept=self.fit_intercept,
+            )
+            self._fitted = self._with_facts(solved)
             self._pending = None
         return self._fitted
 
@@ -409,10 +417,10 @@ class RandomFeatureEstimator(FeatureEstimator, ABC):
         return statistics
 
     @abstractmethod
-    def _solve_again(
-        self, statistics: ridge_statistics.RidgeStatistics
-    ) -> models.RidgeModel:
-        """Return the model of these sums, which include added rows."""
+    def _with_facts(self, model: models.RidgeModel) -> models.RidgeModel:
+        """Return a model that was solved after rows were added, with the facts of the
+        estimator's kind on its card.
+        """
 
     def _keep_fitted(self, model: models.RidgeModel) -> None:
         """Keep a model, and the parameters that may not change while rows are added."""

@@ -31,8 +31,6 @@ from rff_dist.estimators import base, inputs, labelled_rows, splits, values
 from rff_dist.fitting.options import RidgeOptions
 from rff_dist.numerics import exact_sums
 from rff_dist.ridge import models
-from rff_dist.ridge.refit import refit
-from rff_dist.statistics import ridge_statistics
 from rff_dist.storage.columns import as_column
 from rff_dist.typing import AnyArray, FloatArray
 
@@ -345,13 +343,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             self._rows = CalibrationRows.of(rows, self._rows)
         return self
 
-    def _solve_again(
-        self, statistics: ridge_statistics.RidgeStatistics
-    ) -> models.RidgeModel:
-        alpha = base.alpha_to_refit(self.alpha)
-        model = refit(
-            self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept
-        )
+    def _with_facts(self, model: models.RidgeModel) -> models.RidgeModel:
         facts = {**self._fitted.card["classifier"], "ridge_alpha": model.alpha}
         if self._rows is not None:  # else the model keeps its own calibration
             rows = self._rows

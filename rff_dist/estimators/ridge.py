@@ -23,8 +23,6 @@ from rff_dist.ridge import effects
 from rff_dist.ridge import predict as prediction
 from rff_dist.ridge.fit import fit
 from rff_dist.ridge.models import RidgeModel
-from rff_dist.ridge.refit import refit
-from rff_dist.statistics import ridge_statistics
 from rff_dist.statistics.specs import StatisticsSpec
 
 
@@ -489,11 +487,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
     ) -> tuple[blocks.Dataset, columns.Column | None]:
         return inputs.as_dataset(self, X, y, reset=False), None
 
-    def _solve_again(self, statistics: ridge_statistics.RidgeStatistics) -> RidgeModel:
-        alpha = base.alpha_to_refit(self.alpha)
-        model = refit(
-            self._fitted, statistics, alpha=alpha, fit_intercept=self.fit_intercept
-        )
+    def _with_facts(self, model: RidgeModel) -> RidgeModel:
         # `merge` finds the data of the fit by this entry, and refuses to count them
         # twice
         return model.with_card(merged=rows_of(self._fitted))

@@ -181,15 +181,6 @@ def evaluate_rows(
     return by_group(sums, rows.groups, weights)
 
 
-def measure_errors(rows: blocks.Rows, model: predicting.LinearModel) -> Errors:
-    """Return the errors of a model on a block.
-
-    Raises DataError if the block has no targets, or values that are not finite.
-    """
-    y, weights = evaluated_targets(rows)
-    return errors_of(y, weights, predicting.predict_rows(rows, model), model.intercept)
-
-
 def evaluated_targets(rows: blocks.Rows) -> tuple[FloatArray, FloatArray]:
     """Return a block's targets and weights; weights are 1 by default.
 

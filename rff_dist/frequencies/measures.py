@@ -40,6 +40,10 @@ class CoordinateMeasure(SpectralMeasure, Protocol):
         A coordinate is its scale times `coordinates` of a uniform.
         """
 
+    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
+        scales = self.scales_of_columns(uniforms, n_features)
+        return scales * self.coordinates(uniforms[:, :n_features])
+
     def coordinates(self, uniforms: FloatArray) -> FloatArray:
         """Return coordinates of scale 1 from uniforms."""
 
@@ -48,7 +52,7 @@ class CoordinateMeasure(SpectralMeasure, Protocol):
 
 
 @frozen
-class GaussianMixture:
+class GaussianMixture(CoordinateMeasure):
     """Frequencies s·g of isotropic kernels, each with its g ~ N(0, I) and random s."""
 
     #: Inverse distribution function of s, from uniforms to scales; None means s = 1.
@@ -67,12 +71,6 @@ class GaussianMixture:
     def n_uniforms(self, n_features: int) -> int:
         return n_features + self.has_scale
 
-    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        normals = self.coordinates(uniforms[:, :n_features])
-        if not self.has_scale:
-            return normals
-        return normals * self.scales(uniforms[:, n_features:])
-
     def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
         scales: FloatArray = np.ones((len(uniforms), 1))
         if self.has_scale:
@@ -87,7 +85,7 @@ class GaussianMixture:
 
 
 @frozen
-class FewColumns:
+class FewColumns(CoordinateMeasure):
     """Frequencies of additive kernels: each has one column, two columns or all.
 
     Frequencies of one or two columns are √n_features times as large, and each column's
@@ -107,10 +105,6 @@ class FewColumns:
         # the second column takes a scale of its own, and three numbers decide how many
         # columns and which
         return self.inner.n_uniforms(n_features) + self.inner.has_scale + 3
-
-    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        scales = self.scales_of_columns(uniforms, n_features)
-        return scales * self.coordinates(uniforms[:, :n_features])
 
     def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
         if n_features == 1:
@@ -150,7 +144,7 @@ class FewColumns:
 
 
 @frozen
-class ProductMeasure:
+class ProductMeasure(CoordinateMeasure):
     """Frequencies whose coordinates are independent and follow one distribution."""
 
     #: Inverse distribution function of a coordinate.
@@ -160,9 +154,6 @@ class ProductMeasure:
 
     def n_uniforms(self, n_features: int) -> int:
         return n_features
-
-    def frequencies(self, uniforms: FloatArray, n_features: int) -> FloatArray:
-        return self.coordinates(uniforms[:, :n_features])
 
     def scales_of_columns(self, uniforms: FloatArray, n_features: int) -> FloatArray:
         return np.ones((len(uniforms), n_features))

@@ -104,7 +104,7 @@ def score_rows(rows: blocks.Rows, state: ScoringState) -> NewRowSums:
     rows_in_model_codes = model_rows.recode(state.codes, rows)
     dataset_levels = state.sums.feature_map.levels
     return NewRowSums(
-        evaluation.measure_errors(rows_in_model_codes, state.model),
+        evaluation.evaluate_rows(rows_in_model_codes, state.model).whole,
         accumulate.accumulate_rows(rows, state.sums),
         measure_moments(rows, state.pivot, levels=dataset_levels),
         dataset_levels,

@@ -119,13 +119,13 @@ def hold_out(
     without = _solve_without(champion, sums)
     errors = row_passes.sum_rows(
         model_rows.with_codes_of(champion.feature_map.levels, held_out),
-        evaluation.measure_errors,
+        evaluation.evaluate_rows,
         without,
         blocks=blocks,
         engine=engine,
         label="evaluate",
     )
-    return GateRows(held_out, blocks, sums, without, errors)
+    return GateRows(held_out, blocks, sums, without, errors.whole)
 
 
 def _solve_without(

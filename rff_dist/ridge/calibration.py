@@ -11,7 +11,6 @@ import numpy as np
 import scipy
 
 from rff_dist.data import blocks
-from rff_dist.errors import StatisticsError
 from rff_dist.fitting import evaluation
 from rff_dist.numerics import exact_sums
 from rff_dist.ridge.uncertainty import PredictiveModel, predict_rows_with_std
@@ -45,12 +44,6 @@ class Calibration:
     target_scale: FloatArray
 
     def __add__(self, other: Calibration) -> Calibration:
-        if not np.array_equal(self.target_scale, other.target_scale):
-            raise StatisticsError(
-                "these are sums of different models, whose targets vary by"
-                f" {self.target_scale} and {other.target_scale}; measure all blocks"
-                " with one model"
-            )
         return exact_sums.add_fields(self, other, target_scale=self.target_scale)
 
     @property

@@ -92,12 +92,7 @@ class Candidate:
         if isinstance(self.length_scale, TimesMedian):
             # raises if the kernel takes no length scale
             stationary.with_length_scale(self.kernel, 1.0)
-        elif isinstance(self.length_scale, str):
-            if not self.is_tuned:
-                raise InvalidParameterError(
-                    f"`length_scale` is {self.length_scale!r}; expected 'evidence', a"
-                    " multiple of the median, numbers or None"
-                )
+        elif isinstance(self.length_scale, str):  # the only text is "evidence"
             scale_tuning.check_tunable(self.kernel)
         elif self.length_scale is not None:
             stationary.with_length_scale(self.kernel, self.length_scale)

@@ -188,7 +188,7 @@ def choices_of(
         # candidates that a user named take more rows than those of a first round
         is_compared = candidates is None and len(first_candidates) > 1
         n_tuning_rows = TUNING_ROWS if is_compared else length_scales.TUNING_ROWS
-    final = _plan_final(
+    final_folds, component_counts, plan = _plan_final(
         dataset,
         options,
         features=kinds[-1],
@@ -197,13 +197,13 @@ def choices_of(
     )
     penalty = options.penalty
     if penalty.criterion == "auto":
-        penalty = replace(penalty, alpha="gcv" if final.folds is None else "cv")
+        penalty = replace(penalty, alpha="gcv" if final_folds is None else "cv")
 
     # a linear kernel takes a component per column
     levels = recipes.levels_of(dataset.attributes)
     n_linear = linear_components(dataset.n_features, levels)
     is_proposed = options.kernel == "auto" and candidates is None
-    if is_proposed and n_linear > final.component_counts[-1]:
+    if is_proposed and n_linear > component_counts[-1]:
         first_candidates = [
             candidate
             for candidate in first_candidates
@@ -216,14 +216,14 @@ def choices_of(
         candidates=first_candidates,
         has_given_candidates=candidates is not None,
         penalty=penalty,
-        folds=final.folds,
-        comparison_folds=final.folds,
-        component_counts=final.component_counts,
+        folds=final_folds,
+        comparison_folds=final_folds,
+        component_counts=component_counts,
         n_tuning_rows=n_tuning_rows,
-        plan=final.plan,
+        plan=plan,
     )
     # If alpha is given or found without folds, folds choose everything else.
-    if final.folds is None and choices.has_first_round:
+    if final_folds is None and choices.has_first_round:
         default = default_folds(dataset.n_samples, options.effort)
         folds = complete_folds(default, dataset, options, n_tuning_rows)
         choices = replace(choices, comparison_folds=folds)
@@ -264,16 +264,6 @@ def automatic_components(
             return n_components
 
 
-@frozen
-class _FinalPass:
-    """The pass over all rows, as far as memory allows."""
-
-    folds: folding.Folds | None
-    #: Numbers of components, ascending.
-    component_counts: list[int]
-    plan: Plan
-
-
 def _plan_final(
     dataset: Dataset,
     options: RidgeOptions,
@@ -281,8 +271,9 @@ def _plan_final(
     features: FeatureKind,
     n_tuning_rows: int,
     machines: Machines,
-) -> _FinalPass:
-    """Plan the pass over all rows.
+) -> tuple[folding.Folds | None, list[int], Plan]:
+    """Return the folds, the ascending numbers of components, and the plan of the pass
+    over all rows.
 
     If memory does not hold the sums of the default folds, three or two replace them, or
     none, which leaves alpha to generalised cross-validation. Folds, alpha and numbers
@@ -311,7 +302,7 @@ def _plan_final(
         n_components = automatic_components(
             dataset.n_samples, lambda n: plan(n, folds), most
         )
-        return _FinalPass(folds, [n_components], plan(n_components, folds))
+        return folds, [n_components], plan(n_components, folds)
 
     component_counts = read_n_components(options.n_components, options.map, features)
     are_default_folds = folds is not None and options.cv is None
@@ -325,7 +316,7 @@ def _plan_final(
         folds = _folds_in_memory(
             folds, smaller, lambda f: plan(component_counts[-1], f)
         )
-    return _FinalPass(folds, component_counts, plan(component_counts[-1], folds))
+    return folds, component_counts, plan(component_counts[-1], folds)
 
 
 def doubled(choices: Choices, machines: Machines) -> Choices | None:

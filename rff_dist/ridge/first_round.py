@@ -34,7 +34,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rff_dist.data import folding, labelled, memory, samples
+from rff_dist.data import folding, samples
 from rff_dist.engines.serial import SerialEngine
 from rff_dist.errors import DataError, SolveError
 from rff_dist.features import sums as kernel_sums
@@ -58,7 +58,6 @@ from rff_dist.ridge.choices import ROUND_ROWS, Choices
 from rff_dist.selection import cross_validation, row_folds
 from rff_dist.selection.error_table import CrossValidation
 from rff_dist.statistics import fold_statistics, passes, reading
-from rff_dist.storage import columns
 from rff_dist.typing import FloatArray, frozen
 
 # With fewer components the overhead of calls takes most of the time, so the time says
@@ -303,7 +302,6 @@ class _FirstRound:
             table_of_rows = row_folds.cross_validate_rows(
                 feature_map.transform(sample.X),
                 sample,
-                self._sampled_folds,
                 alphas=grid,
                 fit_intercept=fit_intercept,
                 frequency_weights=self.prepared.frequency_weights,
@@ -330,20 +328,13 @@ class _FirstRound:
         self, feature_map: FeatureMap, sample: samples.FoldSample
     ) -> fold_statistics.FoldStatistics:
         serial = SerialEngine(1)
-        assigned = columns.as_column(sample.fold_of_row, name="folds")
-        rows = labelled.GroupedDataset(
-            memory.ArrayDataset(sample.X, sample.y, sample.weights), assigned
-        )
+        rows, folds = sample.dataset()
         sampled = replace(self.prepared, dataset=rows, engine=serial)
         accumulation = sampled.accumulation(feature_map)
         (parts,) = passes.accumulate_folds(
-            rows, [accumulation], folds=self._sampled_folds, engine=serial
+            rows, [accumulation], folds=folds, engine=serial
         )
         return parts
-
-    @property
-    def _sampled_folds(self) -> folding.Folds:
-        return folding.SampledFolds(self.folds.n_folds, self.folds)
 
 
 def _within_one_standard_error(other: _Trial, best: _Trial) -> bool:

@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from rff_dist.data import blocks, folding, labelled, memory, samples
+from rff_dist.data import blocks, samples
 from rff_dist.engines import protocol
 from rff_dist.errors import InvalidParameterError, SolveError, StatisticsError
 from rff_dist.features import maps
@@ -25,7 +25,6 @@ from rff_dist.ridge import uncertainty
 from rff_dist.ridge.fold_models import FoldModels, predict_held_out
 from rff_dist.statistics import accumulate, fold_statistics, passes, row_passes
 from rff_dist.statistics.ridge_statistics import RidgeStatistics
-from rff_dist.storage import columns
 from rff_dist.typing import (
     AnyArray,
     Arrays,
@@ -106,11 +105,7 @@ def score_sample(
         return score_folds(dataset, statistics, models, engine=engine)
 
     sample = samples.sample_folds(dataset, statistics.folds, n_rows=MOST_ROWS)
-    rows = labelled.GroupedDataset(
-        memory.ArrayDataset(sample.X, sample.y, sample.weights),
-        columns.as_column(sample.fold_of_row, name="folds"),
-    )
-    folds = folding.SampledFolds(statistics.folds.n_folds, statistics.folds)
+    rows, folds = sample.dataset()
     accumulation = accumulate.Accumulation(
         models.linear.feature_map, statistics.total().spec
     )

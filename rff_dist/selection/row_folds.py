@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rff_dist.data import folding, samples
+from rff_dist.data import samples
 from rff_dist.numerics import machine, tridiagonal
 from rff_dist.selection import cross_validation, error_table, rule
 from rff_dist.selection.grids import PerTarget, alpha_grid, check_grid
@@ -27,7 +27,6 @@ from rff_dist.typing import EPS, BoolArray, FloatArray, IndexArray, frozen
 def cross_validate_rows(
     Z: FloatArray,
     sample: samples.FoldSample,
-    folds: folding.Folds,
     *,
     alphas: ArrayLike | None = None,
     fit_intercept: bool = True,
@@ -45,7 +44,7 @@ def cross_validate_rows(
     fold_of_row = sample.fold_of_row
     weights = np.ones(len(Z)) if sample.weights is None else sample.weights
     splits = []
-    for trained_on, held_out in folds.splits:
+    for trained_on, held_out in sample.folds.splits:
         train = np.isin(fold_of_row, trained_on)
         test = fold_of_row == held_out
         if test.any() and not train.any():
@@ -81,7 +80,7 @@ def cross_validate_rows(
     if fit_intercept:  # rounding gives a constant target a variance
         variance[np.ptp(y, axis=0) == 0.0] = 0.0
     return error_table.CrossValidation(
-        folds=folds,
+        folds=sample.folds,
         n_components=np.array([Z.shape[1]], np.int64),
         alphas=grid,
         errors=means[:, np.newaxis],

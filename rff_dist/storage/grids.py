@@ -60,8 +60,6 @@ class StoredVariable(Variable):
     """A variable in a Zarr group; it pickles as group and name."""
 
     stored: StoredArray
-    group: StoredGroup
-    missing_chunks: str
     decoded: Any  # a Variable of xarray, which decodes values when they are read
 
     def read(self, region: Slices) -> AnyArray:
@@ -74,14 +72,15 @@ class StoredVariable(Variable):
             raise
 
     def check_unchanged(self) -> None:
-        self.group.check_unchanged()
+        self.stored.group.check_unchanged()
 
     def content_key(self) -> str | None:
         """Return a key of the stored values, if they cannot change."""
         return self.stored.content_key()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_variable, (self.group, self.name, self.missing_chunks)
+        stored = self.stored
+        return open_variable, (stored.group, stored.name, stored.missing_chunks)
 
 
 def open_variable(
@@ -109,8 +108,6 @@ def open_variable(
         can_travel=True,
         doubtful_fill=doubtful_fill,
         stored=stored,
-        group=group,
-        missing_chunks=missing_chunks,
         decoded=decoded,
     )
 
@@ -303,7 +300,7 @@ def fold_by_time(dataset: GridDataset, n_folds: int) -> GroupedDataset:
 def _group_of(dataset: GridDataset) -> StoredGroup:
     variable = dataset.inputs[0].variable
     assert isinstance(variable, StoredVariable)
-    return variable.group
+    return variable.stored.group
 
 
 def find_inputs(url: PathLike, version: str | None, card: Facts) -> list[str] | None:
@@ -418,7 +415,7 @@ def create_grid_output(
             " expected a Zarr group. Use the estimator's `predict`, and xarray's"
             " `to_zarr`"
         )
-    group = template.group
+    group = template.stored.group
     attributes = dict(group.attributes)
     attributes.pop(MANIFEST, None)
 

@@ -173,7 +173,8 @@ def is_empty(location: Location) -> bool:
         repository = open_repository(location)
         if repository.list_branches() != {MAIN} or repository.list_tags():
             return False
-        return _is_first(repository, next(_ancestry(repository)), location)
+        current = next(iter(repository.ancestry(branch=MAIN)))
+        return _is_first(repository, current, location)
 
 
 def open_snapshot(
@@ -246,7 +247,7 @@ def read_history(location: Location, version: str | None = None) -> list[Snapsho
         for tag in sorted(repository.list_tags()):
             tags.setdefault(repository.lookup_tag(tag), []).append(tag)
         snapshots = []
-        ancestry = _ancestry(repository, head)
+        ancestry = iter(repository.ancestry(snapshot_id=head))
         entry: Any = next(ancestry)
         while not _is_first(repository, entry, location):
             facts = _checked(repository, entry, location)
@@ -285,8 +286,8 @@ def changed_chunks(location: Location, before: str, after: str) -> Chunks:
     changed: Chunks = {}
     with icechunk_errors(f"versions of {location} cannot be compared", version=before):
         repository = open_repository(location)
-        ancestors = {entry.id for entry in _ancestry(repository, after)}
-        line = [entry.id for entry in _ancestry(repository, before)]
+        ancestors = {entry.id for entry in repository.ancestry(snapshot_id=after)}
+        line = [entry.id for entry in repository.ancestry(snapshot_id=before)]
         # After a rollback neither is the other's ancestor: compare both with their last
         # common ancestor.
         fork = next((entry_id for entry_id in line if entry_id in ancestors), None)
@@ -471,18 +472,6 @@ def _damaged(location: Location, what: str) -> IntegrityError:
         f"what {location} records of {what} is not as it was written; restore it from a"
         " copy"
     )
-
-
-# -- histories
-
-
-def _ancestry(repository: Repository, head: str | None = None) -> Iterator[Any]:
-    """Yield the entries of a snapshot, by default the current one, and its
-    ancestors.
-    """
-    if head is None:
-        head = repository.lookup_branch(MAIN)
-    return iter(repository.ancestry(snapshot_id=head))
 
 
 # -- folders, which need a lock and a sync

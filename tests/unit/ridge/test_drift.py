@@ -14,7 +14,7 @@ from scipy import stats
 from rff_dist import Gaussian, draw_feature_map
 from rff_dist.data.blocks import Block, Rows
 from rff_dist.data.memory import ArrayDataset
-from rff_dist.fitting.evaluation import measure_errors
+from rff_dist.fitting.evaluation import evaluate_rows
 from rff_dist.fitting.predicting import LinearModel
 from rff_dist.living.drift import (
     NewRowSums,
@@ -68,7 +68,7 @@ def draw(rng, n_samples, shift=0.0, noise=0.3):
 def sums_of_new(X, y, model):
     pivot = np.append(X[0], y[0])
     moments = measure_moments(rows_of(X, y), pivot)
-    errors = measure_errors(rows_of(X, y), model)
+    errors = evaluate_rows(rows_of(X, y), model).whole
     return NewRowSums(errors, statistics_of(X, y), moments, {})
 
 
@@ -90,7 +90,7 @@ def judge(held, new, **card):
     model = SimpleNamespace(
         summed=whole, columns=columns, feature_map=features(), card=card
     )
-    held_out = measure_errors(rows_of(X[cut:], y[cut:]), model_of(rest))
+    held_out = evaluate_rows(rows_of(X[cut:], y[cut:]), model_of(rest)).whole
     return judge_drift(
         model,
         held_out,
@@ -254,7 +254,7 @@ def test_the_variance_of_a_mean_squared_error_is_that_of_its_terms(weighted):
         rows_of(X[i : i + 100], y[i : i + 100], weights[i : i + 100])
         for i in range(0, 400, 100)
     ]
-    found = functools.reduce(add, [measure_errors(part, model) for part in parts])
+    found = functools.reduce(add, [evaluate_rows(part, model).whole for part in parts])
     mean = np.average(y**2, weights=weights)
     expected = np.sum((weights * (y**2 - mean)) ** 2) / weights.sum() ** 2 * 400 / 399
     assert found.squares_variance[0] / found.n_effective[0] == pytest.approx(
@@ -291,7 +291,7 @@ def test_the_level_is_shared_by_the_parts_and_columns_are_left_out_where_they_ar
     (X_new, y_new) = draw(rng, 100)
     model = LinearModel(features(), np.zeros((features().n_components, 1)), np.zeros(1))
     held = SimpleNamespace(summed=statistics_of(X, y), columns=None, card={})
-    errors = measure_errors(rows_of(X, y), model)
+    errors = evaluate_rows(rows_of(X, y), model).whole
     new = sums_of_new(X_new, y_new, model)
     drift = judge_drift(held, errors, new, held.summed, significance=0.05)
     assert sorted(drift["p_values"]) == ["embedding", "errors"]

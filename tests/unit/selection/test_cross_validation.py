@@ -122,7 +122,7 @@ def table_by_rows(Z, y, fold_of_row, folds, *, weights=None, alphas=ALPHAS, **op
         weights,
         np.flatnonzero(counted),
     )
-    return cross_validate_rows(Z[counted], sample, folds, alphas=alphas, **options)
+    return cross_validate_rows(Z[counted], sample, alphas=alphas, **options)
 
 
 @pytest.mark.parametrize(
