@@ -244,6 +244,8 @@ def draw_thresholds(
             " expected at least one per column. Give more `n_components`, fewer"
             " columns, or features='nystrom'"
         )
+    from scipy.stats import qmc  # takes 50 MiB, which few kernels need
+
     lower, upper = kernel.interval(len(columns))
     turns = np.arange(n_components)
     which = turns % len(columns)
@@ -251,25 +253,14 @@ def draw_thresholds(
     shift = counter_uniforms(seed, _THRESHOLD_STREAM, len(columns), 1)[:, 0]
     # the kernel min(x, y) − lower is ∫ 1{t ≤ x}·1{t ≤ y} dt over the interval, which
     # the mean over thresholds estimates
-    places = (_radical_inverse(index) + shift[which]) % 1.0
+    sequence = qmc.Halton(1, scramble=False).random(index[-1] + 1)[:, 0]
+    places = (sequence[index] + shift[which]) % 1.0
     thresholds = lower[which] + (upper - lower)[which] * places
     counts = np.bincount(which, minlength=len(columns))
     factors = np.sqrt((upper - lower)[which] / counts[which])
     return ThresholdFeatureMap(
         thresholds.astype(np.float32), columns[which], factors, width=width
     )
-
-
-def _radical_inverse(indices: IntArray) -> FloatArray:
-    """Return each index with its binary digits mirrored at the point."""
-    result = np.zeros(len(indices))
-    half = 0.5
-    rest = indices.copy()
-    while rest.any():
-        result += half * (rest & 1)
-        rest >>= 1
-        half /= 2
-    return result
 
 
 @dataclass(frozen=True, eq=False, repr=False)

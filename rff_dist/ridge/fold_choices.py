@@ -135,9 +135,7 @@ def prepare_folds(
         return folds
 
     folds = replace(folds, table=None)
-    counts = label_counts.count_groups(
-        dataset, at_most=folding.MAX_BALANCED_GROUPS, engine=engine
-    )
+    counts = label_counts.count_groups(dataset, engine=engine)
     if counts is None:
         logger.info(
             "more than %d groups: folds are assigned by their hashes",

@@ -14,10 +14,11 @@ import numpy as np
 from rff_dist.data import array_checks, labelled
 from rff_dist.data.blocks import Block, Dataset, cut_blocks
 from rff_dist.data.columns import Column
+from rff_dist.data.folding import MAX_BALANCED_GROUPS
 from rff_dist.engines import protocol
 from rff_dist.errors import DataError
 
-#: None if there are more groups than a caller allows.
+#: None if there are more groups than folds balance.
 type _Counts = labelled.LabelCounts | None
 
 ROWS_PER_BLOCK = 2**20
@@ -49,12 +50,12 @@ def count_labels(
 
 
 def count_groups(
-    dataset: Dataset, *, at_most: int, engine: protocol.Engine
+    dataset: Dataset, *, engine: protocol.Engine
 ) -> labelled.LabelCounts | None:
     """Count the rows and the weight of each group, in one pass.
 
     Groups that are stored as floats, all whole numbers, become integers. The result is
-    None if there are more than `at_most` groups. Raises DataError if a weight is
+    None if there are more than `MAX_BALANCED_GROUPS`. Raises DataError if a weight is
     negative or not finite.
     """
     source = dataset
@@ -65,29 +66,28 @@ def count_groups(
     count_block = labelled.LabelCounter(
         source.groups, dataset if dataset.weighted else None
     )
-    count = partial(_count_up_to, at_most, count_block)
-    add = partial(_add_up_to, at_most)
+    count = partial(_count_groups, count_block)
     counts: _Counts = _count(
-        count, source.groups, dataset, add, pass_name="groups", engine=engine
+        count, source.groups, dataset, _add, pass_name="groups", engine=engine
     )
     if counts is None or counts.labels.dtype.kind != "f":
         return counts
     return replace(counts, labels=counts.labels.astype(np.int64))
 
 
-def _count_up_to(
-    at_most: int, count_block: labelled.LabelCounter, block: Block, _: None
-) -> _Counts:
+def _count_groups(count_block: labelled.LabelCounter, block: Block, _: None) -> _Counts:
     """Count the groups of a block; `_` is the state of `map_reduce`, and not needed."""
-    counts = count_block(block, None)
-    return counts if len(counts.labels) <= at_most else None
+    return _unless_many(count_block(block, None))
 
 
-def _add_up_to(at_most: int, left: _Counts, right: _Counts) -> _Counts:
+def _add(left: _Counts, right: _Counts) -> _Counts:
     if left is None or right is None:
         return None
-    counts = left + right
-    return counts if len(counts.labels) <= at_most else None
+    return _unless_many(left + right)
+
+
+def _unless_many(counts: labelled.LabelCounts) -> _Counts:
+    return counts if len(counts.labels) <= MAX_BALANCED_GROUPS else None
 
 
 def _count[T](

@@ -27,6 +27,7 @@ from rff_dist.storage.editing import (
     digest_rows,
     editing,
     find_in_other_part,
+    in_stored_order,
     locate_ids,
     select,
 )
@@ -226,9 +227,7 @@ class IdCheck:
         stored_rows = np.array(
             [self.row_of_id.get(row_id, -1) for row_id in ids], np.int64
         )
-        known = np.flatnonzero((stored_rows >= 0) & is_first)
-        # in the order of the stored rows, so that each chunk is read once
-        known = known[np.argsort(stored_rows[known], kind="stable")]
+        known = in_stored_order(np.where(is_first, stored_rows, -1))
         self._replace_different(stored_rows[known], select(parts, known), buffer)
         return select(parts, (stored_rows < 0) & is_first)
 

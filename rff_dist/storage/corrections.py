@@ -27,6 +27,7 @@ from rff_dist.storage.editing import (
     digest_rows,
     editing,
     find_values,
+    in_stored_order,
     read_headers,
     refuse_others,
     select,
@@ -226,8 +227,7 @@ def merge_rows(
     the last rows take. `message` gets the numbers of added, replaced and deleted rows.
     """
     changes = rows < 0  # whether each new row changes the dataset
-    known = np.flatnonzero(~changes)
-    known = known[np.argsort(rows[known], kind="stable")]
+    known = in_stored_order(rows)
     compared = differences(dataset, rows[known], select(parts, known))
     for is_different, _ in compared.values():
         changes[known] |= is_different.any(axis=1)
@@ -280,9 +280,7 @@ def _commit(
     with locations.store_errors(
         f"rows of {dataset.location} could not be changed", "; they are unchanged"
     ):
-        # ascending, so that each chunk is read and written once
-        replacing = np.flatnonzero(~is_added)
-        replacing = replacing[np.argsort(rows[replacing], kind="stable")]
+        replacing = in_stored_order(rows)
         dataset.overwrite(rows[replacing], select(parts, replacing))
         digest = digest_rows(rows, deleted, np.array([keep_order]), *parts.values())
         if n_all > dataset.n_before:

@@ -23,7 +23,7 @@ from rff_dist.storage import grids as stored_grids
 from rff_dist.storage import manifests, repositories
 from rff_dist.storage.groups import StoredArray, StoredGroup, find_group
 from rff_dist.storage.locations import json_digest, parse_location
-from rff_dist.storage.manifests import RECORD, Header, manifest_of
+from rff_dist.storage.manifests import RECORD, Header
 from rff_dist.typing import AnyArray, Facts, PathLike
 
 _ROLES = ("X", "y", "sample_weight")  # the arrays' names where this package writes them
@@ -89,7 +89,7 @@ class ZarrDataset(memory.IndexedDataset):
         notices other data, appended rows and a rewritten dataset. It does not notice
         that another program changed a chunk of plain Zarr in place, outside the sample.
         """
-        rows_digest = manifest_of(self.attributes).get(manifests.ROWS_DIGEST)
+        rows_digest = self._group.manifest.get(manifests.ROWS_DIGEST)
         facts = {}
         for role, part in self._parts.items():
             if self.version is not None and rows_digest is not None:
@@ -116,7 +116,7 @@ class ZarrDataset(memory.IndexedDataset):
             return None
         # Pairs of a number of rows and their digest, oldest first. An append that only
         # changes attributes adds a pair with the same number: the first one counts.
-        prefixes = manifest_of(self.attributes).get(manifests.PREFIXES, ())
+        prefixes = self._group.manifest.get(manifests.PREFIXES, ())
         for n_rows, digest in prefixes:
             if n_rows == n_samples:
                 return json_digest([n_samples, digest, self._array_names])

@@ -257,6 +257,14 @@ def select(parts: Arrays, rows: IntArray | BoolArray) -> dict[str, AnyArray]:
     return {name: values[rows] for name, values in parts.items()}
 
 
+def in_stored_order(rows: IntArray) -> IntArray:
+    """Return where `rows` has a stored row, not -1, in the order of the stored rows; so
+    each chunk is read and written once.
+    """
+    order = np.argsort(rows, kind="stable")
+    return order[rows[order] >= 0]
+
+
 def digest_rows(*parts: AnyArray) -> str:
     """Return a digest of arrays."""
     return "".join(map(digests.digest_array, parts))

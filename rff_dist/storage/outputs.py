@@ -54,10 +54,8 @@ class Layout:
         kinds = "biufU" if has_fields else "biuf"
         can_be_stored = all(dtype.base.kind in kinds for dtype in dtypes)
         sizes = [self.n_samples, self.chunk_rows]
-        n_names = 1
         for dtype in dtypes:
             sizes += dtype.shape
-            n_names = max([n_names, *dtype.shape])
         is_both = has_fields and self.n_columns is not None
         if not can_be_stored or min(sizes) < 1 or is_both:
             raise InvalidParameterError(
@@ -65,10 +63,6 @@ class Layout:
                 f" `n_columns`={self.n_columns}, `chunk_rows`={self.chunk_rows} and"
                 f" `dtype`={np.dtype(self.dtype)}; expected sizes of at least 1 and"
                 " integers or floats"
-            )
-        if self.column_names is not None and len(self.column_names) != n_names:
-            raise InvalidParameterError(
-                f"`column_names` has {len(self.column_names)} names; expected {n_names}"
             )
 
     @property

@@ -95,23 +95,14 @@ class Fit:
     """What to train, and how open choices are made.
 
     `options`: of the regression, or of a classifier's ridge on targets of −1 and +1.
-    `loss`: of a classifier, see `classify.fit.fit`; None for a regression.
-    `class_weight`: of a classifier.
+    `losses`: of a classifier, see `classify.fit.fit`; None for a regression.
     `candidates`: compared on all rows with all components, instead of the kernel and
       length scale of the options; see `ridge.fit.fit`.
     """
 
     options: RidgeOptions
-    loss: str | None = None
-    class_weight: str | None = None
+    losses: classification.LossOptions | None = None
     candidates: Sequence[ridge_candidates.Candidate] | None = None
-
-    @property
-    def loss_options(self) -> classification.LossOptions | None:
-        """How a classifier is fitted; None for a regression."""
-        if self.loss is None:
-            return None
-        return classification.LossOptions(self.loss, self.class_weight)
 
     @property
     def compares_fits(self) -> bool:
@@ -133,13 +124,11 @@ class Fit:
         options = self.options
         choice.check_environment()
         check_name(options.map, feature_options.MAPS, "map")
-        if self.loss is not None:
-            check_name(self.loss, classification.LOSS_NAMES, "loss")
-            if options.solver == "pcg":
-                raise InvalidParameterError(
-                    "`solver` is 'pcg', but a classifier needs the sums of Z'Z; leave"
-                    " it out"
-                )
+        if self.losses is not None and options.solver == "pcg":
+            raise InvalidParameterError(
+                "`solver` is 'pcg', but a classifier needs the sums of Z'Z; leave it"
+                " out"
+            )
         with_folds = options
         if self.candidates is not None:
             with_folds = fold_choices.with_folds(options)
@@ -183,10 +172,10 @@ class Fit:
         """
         dataset = data.rows
         options = self.options
-        if self.loss_options is not None:
+        if self.losses is not None:
             assert data.labels is not None
             dataset, options = label_rows(
-                dataset, data.labels, options, self.loss_options, engine=engine
+                dataset, data.labels, options, self.losses, engine=engine
             )
         machines = sizes.Machines.of(engine)
         return ridge_choices.choices_of(
@@ -199,15 +188,10 @@ class Fit:
         """Train the model on the rows that the fit was begun with."""
         dataset = choices.dataset
         options = choices.options
-        if self.loss_options is not None:
+        if self.losses is not None:
             assert isinstance(dataset, labelled.LabelledDataset)
             return classification.fit(
-                dataset,
-                options,
-                self.loss_options,
-                choices=choices,
-                engine=engine,
-                do=do,
+                dataset, options, self.losses, choices=choices, engine=engine, do=do
             )
         fit_result = ridge.fit(dataset, options, choices=choices, engine=engine, do=do)
         fold_models = None

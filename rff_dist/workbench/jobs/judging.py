@@ -441,11 +441,12 @@ def _predict_by_linear_model(
         solver="direct",
         **fields.values_of(fit.options, "sample_weight_kind", "fit_intercept", "seed"),
     )
-    loss = None
-    if fit.loss is not None:
+    losses = fit.losses
+    if losses is not None:
         # only the squared loss has sums from which folds and rows can be subtracted
         loss = "logistic" if rows.origin == "test" else predict.SQUARED
-    linear_fit = fits.Fit(options, loss, fit.class_weight)
+        losses = replace(losses, loss=loss)
+    linear_fit = fits.Fit(options, losses)
     try:
         # its warnings are not about the model that the user fits
         with warnings.catch_warnings(action="ignore"):

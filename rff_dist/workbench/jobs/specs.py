@@ -71,18 +71,16 @@ class Train:
     def fit(self) -> fits.Fit:
         """What to train, as the library takes it."""
         # imported late: they load SciPy, for which `--help` need not wait
-        from rff_dist.classify.predict import SQUARED
+        from rff_dist.classify.fit import LossOptions
         from rff_dist.workbench.jobs.fits import Fit
 
-        loss = (self.classes.loss or SQUARED) if self.classes.classify else None
+        classes = self.classes
+        losses = None
+        if classes.classify:
+            losses = LossOptions(classes.loss or LossOptions.loss, classes.class_weight)
         cv = self.folds.cv_of(is_grid=self.source.is_grid)
         with_folds = dataclasses.replace(self.options, cv=cv)
-        return Fit(
-            with_folds,
-            loss,
-            self.classes.class_weight,
-            self.compared.candidates(with_folds),
-        )
+        return Fit(with_folds, losses, self.compared.candidates(with_folds))
 
 
 @fields.group

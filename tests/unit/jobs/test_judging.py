@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from rff_dist import GroupFolds, HashFolds, SerialEngine, TimeFolds
+from rff_dist.classify.fit import LossOptions
 from rff_dist.data.columns import MemoryColumn
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.data.memory import ArrayDataset
@@ -43,7 +44,8 @@ def make_rows(n=120, seed=0):
 
 
 def compare(data, test=None, loss=None, **options):
-    fit = Fit(options=RidgeOptions(**OPTIONS, **options), loss=loss)
+    losses = None if loss is None else LossOptions(loss)
+    fit = Fit(RidgeOptions(**OPTIONS, **options), losses)
     fitted = fit.run(data, engine=ENGINE)
     return judging.compare(fit, fitted, data, test, engine=ENGINE), fitted
 

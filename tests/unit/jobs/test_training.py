@@ -174,12 +174,12 @@ def test_a_classifier_is_that_of_the_library_and_is_judged_by_its_labels(
     rows = ArrayDataset(problem.X)
     labels = np.where(np.ravel(problem.y) > 0, "high", "low")
     options = RidgeOptions(**{**PLAIN, "alpha": 0.1})
-    fit = Fit(options=options, loss=loss, class_weight="balanced")
+    losses = classification.LossOptions(loss, "balanced")
+    fit = Fit(options, losses)
     test = JobData(ArrayDataset(problem.X[:50]), as_column(labels[:50]))
     trained = run(rows, new_place, fit, labels=as_column(labels), test=test)
     summary = trained.fit_record
     metrics = trained.metrics
-    losses = classification.LossOptions(loss, "balanced")
     expected = fit_labels(
         rows, as_column(labels), options, losses, engine=SerialEngine(1)
     )
