@@ -17,7 +17,7 @@ from rff_dist.data.blocks import Block, Dataset, Rows
 from rff_dist.data.columns import Column
 from rff_dist.data.labelled import GroupedDataset
 from rff_dist.engines.protocol import Engine
-from rff_dist.errors import InvalidParameterError
+from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.features.composed import PrincipalFeatureMap
 from rff_dist.fitting import predicting
 from rff_dist.kmeans import cluster_sums, lloyd_pass, starts
@@ -193,6 +193,11 @@ class Contingency:
     counts: IntArray
 
     def __add__(self, other: Contingency) -> Contingency:
+        if self.counts.shape[1] != other.counts.shape[1]:
+            raise DataError(
+                f"cannot add counts of {self.counts.shape[1]} and"
+                f" {other.counts.shape[1]} clusters; count rows of one clustering"
+            )
         labels = np.unique(np.concatenate([self.labels, other.labels]))
         counts = np.zeros((len(labels), self.counts.shape[1]), np.int64)
         for part in (self, other):

@@ -263,15 +263,13 @@ def accumulate_normalized_rows(
     weighted = replace(rows, y=None, sample_weight=weights / degrees)
     volume = exact_sums.ExactSum.of(np.asarray(weights @ degrees))
     n_floored = int((computed_degrees < state.floor).sum())
-    if total is None:
-        statistics = accumulate.accumulate_rows(weighted, state.accumulation)
-        return DegreeStatistics(statistics, volume, n_floored)
-    statistics = accumulate.accumulate_rows(
-        weighted, state.accumulation, total.statistics
-    )
-    return DegreeStatistics(
-        statistics, total.volume + volume, total.n_floored + n_floored
-    )
+    before = None
+    if total is not None:
+        before = total.statistics
+        volume += total.volume
+        n_floored += total.n_floored
+    statistics = accumulate.accumulate_rows(weighted, state.accumulation, before)
+    return DegreeStatistics(statistics, volume, n_floored)
 
 
 def spectral_components(

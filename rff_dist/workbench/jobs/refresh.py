@@ -147,7 +147,6 @@ def update_from(
     with output_places.hold(location, holder=do.holder):
         version = versions.RegisteredModel(location.url).current()
         champion = models.read_model(location.url if version is None else version.url)
-        new_rows.check_updatable(champion)
         known_refusals = refusals.refusals_of(location)
         # In a folder the lock is held from here to the publication, so that no other
         # run takes the same rows.
