@@ -160,17 +160,17 @@ def predict(
         raise no_probabilities(model)
     classes = read_classes(model)
     names = [str(label) for label in classes.tolist()]
-    meanings: dict[int, str] = {}
-    are_words = classes.dtype.kind in "OU"
-    if not are_words:
-        stored = classes
-        if classes.dtype.kind != "f":  # CF's flags stand for integers only
-            meanings = {int(label): f"class_{label}" for label in classes}
-    elif isinstance(labelled.source_of(dataset), grids.GridDataset):
-        stored = np.arange(len(classes))
-        meanings = dict(enumerate(names))
+    meanings: dict[int, str] = {}  # of integers that are written, for CF's flags
+    if classes.dtype.kind in "OU":
+        if isinstance(labelled.source_of(dataset), grids.GridDataset):
+            stored = np.arange(len(classes))
+            meanings = dict(enumerate(names))
+        else:
+            stored = classes.astype(str)
     else:
-        stored = classes.astype(str)
+        stored = classes
+        if classes.dtype.kind != "f":
+            meanings = {int(label): f"class_{label}" for label in classes}
 
     fields: list[tuple[Any, ...]] = [("labels", stored.dtype)]
     if probabilities:

@@ -116,9 +116,17 @@ def describe(
     programs cannot make the model's features, or its inputs.
     """
     recipe = recipes.recipe_of(model.card)
-    encoding = ""
+    encoding = ""  # what the recipe does, if a reader cannot do all of it
     if recipe is not None:
-        encoding = _unread_recipe(recipe, reads_names=reads_names)
+        columns = recipe.columns
+        if reads_names:
+            columns = [
+                column
+                for column in columns
+                if not isinstance(column, encoders.Category)
+            ]
+        if not replace(recipe, columns=columns).is_plain:
+            encoding = recipe.words
     if encoding and not encoded:
         raise InvalidParameterError(
             "the model reads tables by a recipe, which exports do not apply"
@@ -157,16 +165,6 @@ def describe(
         "digest": model.digest(),
     }
     return ExportedModel(inner, outer, facts)
-
-
-def _unread_recipe(recipe: recipes.Recipe, *, reads_names: bool) -> str:
-    """Return what a recipe does, in words, if a reader cannot do all of it; else ""."""
-    columns = recipe.columns
-    if reads_names:
-        columns = [
-            column for column in columns if not isinstance(column, encoders.Category)
-        ]
-    return "" if replace(recipe, columns=columns).is_plain else recipe.words
 
 
 def _describe_inputs(feature_map: FeatureMap) -> Summary:

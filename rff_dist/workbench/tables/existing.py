@@ -31,9 +31,9 @@ class IngestResult:
 
     n_before: int
     n_after: int
-    #: names of the files (or the query) whose rows were added
+    #: names of the files, or of the query, whose rows were added
     ingested: tuple[str, ...]
-    #: names of files (or the query) whose rows were there already
+    #: names of those whose rows were there already
     skipped: tuple[str, ...]
     #: rows that were left out for missing or infinite values
     dropped_rows: int
@@ -77,6 +77,7 @@ def read_onto(
     recipe = recipe_of(dataset.attributes)
     roles = _known_roles(dataset, roles, recipe)
     recipe = recipe or plain_recipe(roles.columns or [])
+    # columns of text as the recipe reads them; no row is read yet
     tables = [recipe.read(source.table) for source in opened]
     opened = with_tables(opened, tables)
     for table in tables:
@@ -100,18 +101,18 @@ def read_onto(
     plan = plan_columns(schema, roles, recipe, name)
     # columns left out as constant are read too: the user hears if they vary now
     types = {**types_of_constants(schema, recipe), **plan.types}
-    time = dataset.attributes.get(TIME_COLUMN)
+    time_column = dataset.attributes.get(TIME_COLUMN)
     # rows may have been held out by a column of X, which the table does not have
-    is_in_X_only = time in recipe.names and time not in schema.names
-    if time is not None and not is_in_X_only:
-        types = {**order_type(name, schema, time), **types}
+    is_in_X_only = time_column in recipe.names and time_column not in schema.names
+    if time_column is not None and not is_in_X_only:
+        types = {**order_type(name, schema, time_column), **types}
     y = dataset.headers.get("y")
     plan = replace(
         plan,
         dtype=X.dtype,
         has_labels=y is not None and is_text(y.dtype),
         types=types,
-        time=time,
+        time=time_column,
     )
     return rows.read_tables(opened, plan, journal, selection=None, monitor=monitor)
 
