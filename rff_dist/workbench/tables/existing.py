@@ -77,7 +77,7 @@ def read_onto(
     recipe = recipe_of(dataset.attributes)
     roles = _known_roles(dataset, roles, recipe)
     recipe = recipe or plain_recipe(roles.columns or [])
-    # columns of text as the recipe reads them; no row is read yet
+    # texts are converted when batches are read
     tables = [recipe.read(source.table) for source in opened]
     opened = with_tables(opened, tables)
     for table in tables:
