@@ -33,6 +33,21 @@ def warn_of_long_integers(name: str, column: object) -> None:
     )
 
 
+def warn_of_other_order(X: Any, **parts: Any) -> None:
+    """Warn of parts, by name, that have the pandas index of X in another order."""
+    index: Any = getattr(X, "index", None)
+    for name, part in parts.items():
+        other: Any = getattr(part, "index", None)
+        is_pandas = [
+            type(one).__module__.startswith("pandas") for one in (index, other)
+        ]
+        if all(is_pandas) and not other.equals(index) and set(other) == set(index):
+            warn(
+                f"{name} has the index of X in another order, but rows are matched by"
+                f" position. Give {name}.loc[X.index], or reset both indexes"
+            )
+
+
 def require_rows(n_rows: Mapping[str, int]) -> None:
     """Refuse parts of one dataset with different numbers of rows.
 

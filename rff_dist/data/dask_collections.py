@@ -55,9 +55,10 @@ def place_for_others() -> AbstractContextManager[Any]:
 
 def check_client(client: Any) -> None:
     """Refuse what is no Dask client, or cannot wait for its results."""
-    if not hasattr(client, "asynchronous"):
+    if not hasattr(client, "submit"):
         raise InvalidParameterError(
-            f"`client` is {client!r}; expected a Client. An address goes to `scheduler`"
+            f"`client` is {client!r}; expected a Client. An address goes to"
+            " `scheduler`, a cluster into distributed.Client(cluster)"
         )
     if client.asynchronous:
         raise InvalidParameterError(

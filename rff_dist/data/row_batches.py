@@ -5,7 +5,7 @@ in stored dtypes, come out. Plain assignments to stored arrays would round value
 turn numbers into text.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +158,25 @@ def column_names(values: Any) -> list[str] | None:
         if all(isinstance(name, str) for name in names)
         else None
     )
+
+
+def names_of(batch: Any) -> ColumnNames:
+    """Return the names of the columns of X and y, if they are a frame and a series."""
+    X, y, *_ = [*batch, None] if isinstance(batch, tuple) else [batch, None]
+    return column_names(X), column_names(y)
+
+
+def with_names(batches: Iterable[RowBatch], names: ColumnNames) -> Iterator[RowBatch]:
+    """Yield batches; DataError if the columns of one have other names."""
+    for batch in batches:
+        own = names_of(batch)
+        if own != names:
+            raise DataError(
+                f"a batch has the columns {own[0]} and the targets {own[1]}; expected"
+                f" {names[0]} and {names[1]}, as in the first batch. Choose and sort"
+                " them by name"
+            )
+        yield batch
 
 
 # -- Dask collections

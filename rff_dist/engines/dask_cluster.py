@@ -124,7 +124,8 @@ def checked_address(address: Any, *, insecure: bool) -> str:
     if not isinstance(address, str):
         kind = type(address).__name__
         raise InvalidParameterError(
-            f"`scheduler` is an address, not a {kind}; a Client is given as `client`"
+            f"`scheduler` is an address, not a {kind}; expected text, or a Client as"
+            " `client`: DaskEngine(client=distributed.Client(…))"
         )
     if "://" not in address:
         address = f"tcp://{address}"

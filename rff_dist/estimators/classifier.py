@@ -25,6 +25,7 @@ from rff_dist.classify import predict as class_prediction
 from rff_dist.classify.calibration import CalibrationRows, calibrate_rows
 from rff_dist.classify.platt_scaling import ScoreCalibration
 from rff_dist.data import blocks, columns, grid_attributes, labelled, xarrays
+from rff_dist.data.array_checks import warn_of_other_order
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import InvalidParameterError, warn
 from rff_dist.estimators import base, inputs, labelled_rows, splits, values
@@ -236,6 +237,7 @@ class RFFClassifier(ClassifierMixin, base.RandomFeatureEstimator):
             self, X, y, sample_weight, reset=True
         )
         with self._engine_of_fit(source, clock) as engine:
+            warn_of_other_order(X, groups=groups)
             cv, rows = splits.as_folds(options, self.cv, source, y, groups)
             # plain numbers, since the model keeps them as JSON
             loss_options = replace(

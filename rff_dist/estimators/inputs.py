@@ -75,8 +75,9 @@ def as_dataset(
     left out. Raises DataError if they are given twice or not at all, or do not fit.
     """
     X = frames.as_table(X)
+    array_checks.warn_of_other_order(X, y=y, sample_weight=sample_weight)
     if supervised and not (is_dataset_or_url(X) or xarrays.is_xarray(X)):
-        require_values(estimator, X, y)
+        require_values(estimator, y)
     if is_in_memory(X):
         rows = rows_in_memory(estimator, X, reset=reset, adds_levels=adds_levels)
         targets = validated_targets(estimator, y) if supervised else None

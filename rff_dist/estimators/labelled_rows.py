@@ -39,8 +39,9 @@ def as_labelled(
     lists. Raises DataError if a label is missing, a fraction or of another type.
     """
     if not (inputs.is_dataset_or_url(X) or xarrays.is_xarray(X)):
-        require_values(estimator, X, y)
+        require_values(estimator, y)
     if inputs.is_in_memory(X):
+        array_checks.warn_of_other_order(X, y=y, sample_weight=sample_weight)
         rows = inputs.rows_in_memory(
             estimator, frames.as_table(X), reset=reset, adds_levels=adds_levels
         )

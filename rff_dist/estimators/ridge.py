@@ -15,6 +15,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from rff_dist.data import blocks, columns
+from rff_dist.data.array_checks import warn_of_other_order
 from rff_dist.engines.clock import Clock
 from rff_dist.errors import DataError, InvalidParameterError
 from rff_dist.estimators import base, inputs, splits
@@ -300,6 +301,7 @@ class RFFRidge(MultiOutputMixin, RegressorMixin, base.RandomFeatureEstimator):
             name: getattr(self, name) for name in ("alpha_per_target", "solver")
         }
         options = replace(options, **own_options)
+        warn_of_other_order(X, groups=groups)
         cv, dataset = splits.as_folds(options, self.cv, dataset, y, groups)
         with self._engine_of_fit(dataset, clock) as engine:
             model = fit(dataset, replace(options, cv=cv), engine=engine).model

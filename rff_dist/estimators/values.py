@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, validate_da
 from rff_dist.checks import check_unmasked
 from rff_dist.data.array_checks import warn_of_long_integers
 from rff_dist.data.blocks import check_not_negative
-from rff_dist.errors import DataError, NotFiniteError, warn
+from rff_dist.errors import DataError, NotFiniteError
 from rff_dist.recipes import frames
 from rff_dist.typing import FloatArray
 
@@ -69,10 +69,8 @@ def validated(estimator: Any, X: Any, *, reset: bool, **checks: Any) -> Any:
         raise
 
 
-def require_values(estimator: Any, X: Any, y: Any) -> None:
-    """Raise DataError if y is None, the name of a column, masked or sparse; warn if it
-    has the index of X in another order.
-    """
+def require_values(estimator: Any, y: Any) -> None:
+    """Raise DataError if y is None, the name of a column, masked or sparse."""
     check_masks(y=y)
     if y is None:
         raise DataError(
@@ -82,14 +80,6 @@ def require_values(estimator: Any, X: Any, y: Any) -> None:
     _refuse_name("y", y)
     if scipy.sparse.issparse(y):
         raise DataError("y is a sparse matrix; expected an array, as of y.toarray()")
-    indexes: list[Any] = [getattr(rows, "index", None) for rows in (X, y)]
-    if all(type(index).__module__.startswith("pandas") for index in indexes):
-        of_X, of_y = indexes
-        if not of_X.equals(of_y) and set(of_X) == set(of_y):
-            warn(
-                "y has the index of X in another order, but rows are matched by"
-                " position. Give y.loc[X.index], or reset both indexes"
-            )
 
 
 def _refuse_name(parameter: str, values: Any) -> None:

@@ -167,6 +167,11 @@ def as_table(rows: Any) -> Any:
 
     Raises DataError if two columns share a name, or the rows are no table.
     """
+    if type(rows).__module__ in ("dask.delayed", "distributed.client"):
+        raise DataError(
+            f"X is a {type(rows).__name__}; expected rows. Give X.compute() of what is"
+            " delayed, or X.result() of a future"
+        )
     if hasattr(rows, "to_frame"):
         raise DataError(
             f"X is a {type(rows).__name__}; expected a table or array of 2 axes. Give"

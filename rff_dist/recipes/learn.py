@@ -293,6 +293,8 @@ class _Levels:
                 but = f" but for {listed(others)}" if others else ""
                 numbers = f'pd.to_numeric(df[{name!r}], errors="coerce")'
                 why += f"; its texts are numbers{but}: `df[{name!r}] = {numbers}`"
+                if others:
+                    why += " makes these missing values; or write them as numbers first"
             return why
         return category
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rff_dist.data import row_batches
 from rff_dist.data.blocks import Block
-from rff_dist.data.row_batches import ColumnNames, RowBatch, column_names
+from rff_dist.data.row_batches import ColumnNames, RowBatch
 from rff_dist.data.sources import known_sources
 from rff_dist.errors import DataError
 from rff_dist.storage import locations, writing
@@ -94,7 +94,7 @@ def append_dataset(
     StorageError
         If there is no versioned dataset, or it cannot be read or written.
     """
-    batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
+    batches, _, names = writing.read_source(X, y, sample_weight, groups, ids)
     with editing(parse_location(url)) as dataset:
         # ids that the dataset does not have are refused by `cast_batch`
         id_check = None
@@ -105,7 +105,7 @@ def append_dataset(
         return append_batches(
             dataset,
             batches,
-            names=(column_names(X), column_names(y)),
+            names=names,
             message=message,
             id_check=id_check,
         )

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 
 from rff_dist.data.array_checks import check_rows
 from rff_dist.data.loads import with_load, without_deleted
-from rff_dist.data.row_batches import column_names
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import arrays, datasets, locations, writing
 from rff_dist.storage.arrays import ZarrArray
@@ -75,9 +74,9 @@ def replace_rows(
     OutputBusyError, ConflictError, StorageError
         As `append_dataset`.
     """
-    batches, _ = writing.read_source(X, y, sample_weight, groups, ids)
+    batches, _, names = writing.read_source(X, y, sample_weight, groups, ids)
     with editing(parse_location(url)) as dataset:
-        dataset.check_names(column_names(X), column_names(y))
+        dataset.check_names(*names)
         parts = dataset.cast_all(batches)
         return replace_in(dataset, rows, parts, message=message, attributes={})
 

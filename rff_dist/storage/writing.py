@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from rff_dist.data import array_checks, digests, memory, row_batches
 from rff_dist.data.columns import is_text
 from rff_dist.data.loads import LOADS, describe_loads, with_load
-from rff_dist.data.row_batches import ColumnNames, RowBatch, column_names
+from rff_dist.data.row_batches import ColumnNames, RowBatch
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
 from rff_dist.storage import documents, locations, output_places, repositories
 from rff_dist.storage.arrays import (
@@ -111,7 +112,7 @@ def write_dataset(
     X : array, frame, Zarr array, Dask collection, or iterator
         Inputs; or an iterator of batches X, (X, y), (X, y, sample_weight) or (X, y,
         sample_weight, groups) of unknown total length, in which weights may be None.
-        The next three are then left out.
+        The next three are then left out. Frames must have the same columns.
     y : array-like of shape (n_samples,) or (n_samples, n_targets), optional
         Targets or labels. Text is read back with `open_column(url, "y")`.
     sample_weight : array-like of shape (n_samples,), optional
@@ -150,16 +151,12 @@ def write_dataset(
     InvalidParameterError
         If `chunk_rows` is not an integer of at least 1.
     """
-    batches, n_samples = read_source(X, y, sample_weight, groups)
-    if feature_names is None:
-        feature_names = column_names(X)
-    if target_names is None:
-        target_names = column_names(y)
+    batches, n_samples, names = read_source(X, y, sample_weight, groups)
     return write_batches(
         locations.parse_location(url),
         batches,
         n_samples=n_samples,
-        names=(feature_names, target_names),
+        names=(feature_names or names[0], target_names or names[1]),
         attributes=attributes or {},
         write_options=WriteOptions(chunk_rows, overwrite, versioned=versioned),
     )
@@ -464,9 +461,9 @@ def _with_names(buffer: RowBuffer, names: ColumnNames, attributes: Facts) -> Sum
 
 def read_source(
     X: Any, y: Any, sample_weight: Any, groups: Any, ids: Any = None
-) -> tuple[Iterator[RowBatch], int | None]:
-    """Return batches (X, y, sample_weight, groups, ids), and the number of rows, if
-    known.
+) -> tuple[Iterator[RowBatch], int | None, ColumnNames]:
+    """Return batches (X, y, sample_weight, groups, ids), the number of rows, if known,
+    and the column names of X and y.
     """
     if isinstance(X, Iterator):
         if any(part is not None for part in (y, sample_weight, groups, ids)):
@@ -474,7 +471,15 @@ def read_source(
                 "X is an iterator, and y, sample_weight, groups or ids are given; yield"
                 " (X, y) instead"
             )
-        return X, None
+        first = next(X, None)
+        if first is None:
+            return X, None, (None, None)
+        names = row_batches.names_of(first)
+        return row_batches.with_names(chain([first], X), names), None, names
+    names = row_batches.names_of((X, y))
+    array_checks.warn_of_other_order(
+        X, y=y, sample_weight=sample_weight, groups=groups, ids=ids
+    )
     for name, part in (("sample_weight", sample_weight), ("groups", groups)):
         if y is None and part is not None:
             raise DataError(
@@ -483,7 +488,8 @@ def read_source(
     if isinstance(X, zarr.Array):
         X = as_dask(X)
     if row_batches.is_lazy(X):
-        return row_batches.lazy_batches([X, y, sample_weight, groups, ids]), None
+        parts = [X, y, sample_weight, groups, ids]
+        return row_batches.lazy_batches(parts), None, names
     columns: dict[str, Any] = {"groups": groups, "ids": ids}
     # A vector of text, integers or booleans has labels, which keep their type.
     targets = np.asarray(y)
@@ -492,12 +498,12 @@ def read_source(
         y = None
     dataset = memory.ArrayDataset(X, y, sample_weight)
     # in the order of a batch; labels take the place of targets
-    parts = {"X": dataset.X, "y": dataset.y, "sample_weight": dataset.sample_weight}
+    arrays = {"X": dataset.X, "y": dataset.y, "sample_weight": dataset.sample_weight}
     for name, values in columns.items():
-        parts[name] = None
+        arrays[name] = None
         if values is not None:
             column: Any = as_column(values, name=name)
-            parts[name] = column.values
-    n_rows = {name: part.shape[0] for name, part in parts.items() if part is not None}
+            arrays[name] = column.values
+    n_rows = {name: part.shape[0] for name, part in arrays.items() if part is not None}
     array_checks.require_rows(n_rows)
-    return iter([tuple(parts.values())]), dataset.n_samples
+    return iter([tuple(arrays.values())]), dataset.n_samples, names

@@ -350,6 +350,9 @@ def test_an_index_in_another_order_is_warned_of_and_the_advice_ends_it(name):
     expected = clone(ALL[name]).fit(frame, y).predict(frame)
     with pytest.warns(UserWarning, match="y has the index of X in another order"):
         clone(ALL[name]).fit(frame, turned)
+    for part in ("sample_weight", "groups"):
+        with pytest.warns(UserWarning, match=f"{part} has the index of X"):
+            clone(ALL[name]).fit(frame, y, **{part: 1 + turned})
     model = clone(ALL[name]).fit(frame, turned.loc[frame.index])
     assert_array_equal(model.predict(frame), expected)
 

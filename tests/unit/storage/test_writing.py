@@ -14,6 +14,7 @@ from zarr.storage import MemoryStore
 
 from rff_dist.data.blocks import Block
 from rff_dist.errors import DataError, InvalidParameterError, StorageError
+from rff_dist.storage.appending import append_dataset
 from rff_dist.storage.datasets import open_dataset
 from rff_dist.storage.outputs import Layout, create_output
 from rff_dist.storage.records import write_record
@@ -119,6 +120,23 @@ def test_the_names_of_frames_are_kept():
     given = write_dataset("b", frame, frame[["a", "b"]], feature_names=["d", "e", "f"])
     assert (given.feature_names, given.target_names) == (("d", "e", "f"), ("a", "b"))
 
+    batches = [(frame, pd.Series(Y, name="price"))] * 2
+    stacked = write_dataset("c", iter(batches), versioned=True)
+    assert (stacked.feature_names, stacked.target_names) == (
+        ("a", "b", "c"),
+        ("price",),
+    )
+    turned = (frame[["c", "b", "a"]], batches[0][1])
+    for wrong in ([turned], [*batches, turned]):
+        with pytest.raises(DataError, match=r"'c'.*'a'.*sort them by name"):
+            append_dataset("c", iter(wrong))
+
+
+def test_parts_with_the_index_of_X_in_another_order_are_warned_of():
+    frame = pd.DataFrame(X)
+    with pytest.warns(UserWarning, match="y has the index of X in another order"):
+        write_dataset("a", frame, pd.Series(Y)[::-1])
+
 
 # -- what is refused
 # -------------------------------------------------------------------------------
@@ -130,6 +148,7 @@ def test_the_names_of_frames_are_kept():
         ({"X": X, "feature_names": ["a", "a", "b"]}, "one of each name"),
         ({"X": X.astype(str)}, "encode texts"),
         ({"X": X, "y": "price"}, "Give values"),
+        ({"X": iter([pd.DataFrame(X), pd.DataFrame({"a": Y})])}, "the first batch"),
     ],
 )
 def test_rows_that_later_doors_could_not_take_are_refused(given, message):
