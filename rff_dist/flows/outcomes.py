@@ -48,7 +48,7 @@ from rff_dist.text import (
     without_secrets,
 )
 from rff_dist.typing import Facts, Summary
-from rff_dist.workbench.results import rows, updates
+from rff_dist.workbench.results import document, markdown, rows, updates
 
 _LONGEST = 500  # characters of a state's message, which pages show in one line
 #: Members of a result that go into an event about its model, and into its asset.
@@ -131,25 +131,27 @@ def _show_result(
     links: Sequence[str],
 ) -> None:
     """Show the run's outcome, what to do next, and links to its other artifacts."""
-    parts = [f"# {last.name}", last.message or ""]
+    page = document.Document(str(last.name), lead=last.message or "")
     if verdict == "published":
         model = redact(str(parameters.get("model")))
-        parts.append(f"To go back: `rff-dist models rollback {model}`.")
+        page.say(f"To go back: `rff-dist models rollback {model}`.")
     if "decision" in result:
         if verdict == "published" and result["new"]:
             command = updates.update_command(result, result["new"][0][0])
-            parts.append(f"After going back, its new rows wait for `{command}`.")
+            page.say(f"After going back, its new rows wait for `{command}`.")
         for title, fact in updates.refusal_facts(result).items():
             if fact is not None:
-                parts.append(f"{title.capitalize()}: `{fact}`.")
+                is_command = fact.startswith("rff-dist ")
+                shown = f"`{fact}`" if is_command else fact
+                page.say(f"{title.capitalize()}: {shown}.")
     drift = result.get("drift") or {}
     if drift.get("drifted"):
         drifted = updates.drifted_words(drift)
-        parts.append(f"The new rows are unlike the rows before, in {drifted}.")
+        page.say(f"The new rows are unlike the rows before, in {drifted}.")
     run = names.link_to_run(str(this_run.name), this_run.id)
-    parts += [", ".join(links), f"{run} of {this_run.flow_name}"]
+    shown_links = f"{', '.join(links)}\n\n{run} of {this_run.flow_name}"
     create_markdown_artifact(
-        "\n\n".join(filter(None, parts)),
+        f"{markdown.to_markdown(page)}\n{shown_links}",
         key=names.key(f"{this_run.flow_name}-result"),
         description=last.name,
     )

@@ -83,8 +83,8 @@ def describe_stop(
     advice = "Run it again with the same parameters, by Retry on its page."
     if _comes_again(error):
         advice = (
-            "Change what the message names, the data or a parameter: as it is, the run"
-            " fails again. Then choose Retry on its page."
+            "Change what the message names, or the same run fails again. Then choose"
+            " Retry on its page; it keeps the parameters: start a new run with others."
         )
     page.section("To go on", f"{advice} {resume}")
 
@@ -92,8 +92,7 @@ def describe_stop(
     for name in ("model", "output"):
         place = parameters.get(name)
         if isinstance(place, str):
-            meaning = f"the {name}, published in the last step, whole or not at all"
-            rows += [(redact(place), meaning), *_describe_leftovers(place)]
+            rows += _describe_leftovers(place)
     if rows:
         page.table("What is left", ("place", "what it is"), rows)
     return page

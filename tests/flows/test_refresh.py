@@ -167,7 +167,7 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     accepting = "rff-dist update {model} {data} --backfill 1200 --force"
     accepting = f"To accept the rows anyway: `{accepting.format(**parameters)}`"
     told = Artifact.get("rff-refresh-result-main").data
-    check = "To check: `rows 1,200 to 1,499`"
+    check = "To check: rows 1,200 to 1,499."
     assert -1 < told.index(check) < told.index(accepting)
     assert state.result()["decision"] == "kept"
     assert (
@@ -192,7 +192,7 @@ def test_nights_with_drifted_rows_with_none_and_with_bad_ones(parameters):
     assert state.name.startswith("Published: RMSE ")
     assert state.name.endswith("; 300 rows were left out")
     told = Artifact.get("rff-refresh-result-main").data
-    assert "Left out: `rows 1,200 to 1,499: RMSE is " in told
+    assert "Left out: rows 1,200 to 1,499: RMSE is " in told
     assert " --backfill 1200`" in told
 
 
@@ -210,7 +210,7 @@ def test_a_failed_night_replaces_the_result_of_the_night_before(parameters):
     assert shown.startswith("# Failed: refresh of main, ")
     assert f"no dataset at {path}" in shown
     assert f"Version 2 of {parameters['model']} is served, since 20" in shown
-    assert "as it is, the run fails again" in shown
+    assert "the same run fails again" in shown
     assert published.name not in shown
 
 

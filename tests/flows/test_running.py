@@ -236,7 +236,7 @@ def test_a_failed_run_leaves_an_artifact_that_says_how_to_go_on_and_is_the_paren
     assert "none.zarr" in told.data
     tags = {"error:storage", "model:model", "dataset:none"}
     assert tags <= {*flow_run(state).tags}
-    assert "as it is, the run fails again" in told.data
+    assert "the same run fails again" in told.data
     assert [event["eventType"] for event in sent] == ["START", "FAIL"]
     parent = sent[-1]["run"]["facets"]["parent"]  # of its job
     assert (parent["job"]["namespace"], parent["job"]["name"]) == ("prefect", "train")
