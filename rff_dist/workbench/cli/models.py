@@ -96,10 +96,10 @@ def show(model: str = _MODEL) -> Document:
         if data is not None:
             place = {"model": model, "data": data}
             commands = [
-                updates.update_command(place, refusal.backfill, "--force")
-                for refusal in refusals
+                updates.update_command(place, refusal.backfill) for refusal in refusals
             ]
-            facts["to accept the rows anyway"] = "\n".join(dict.fromkeys(commands))
+            facts["to judge them again"] = "\n".join(dict.fromkeys(commands))
+            facts["to accept them anyway"] = "the same with --force"
     title = f"{model}: {words.plural(len(published), 'version')}"
     parts: list[Part] = [versions_table(registered), facts]
     record = {

@@ -70,4 +70,6 @@ def versions_table(
             "errors of versions are on different rows: compare each with the one in its"
             " brackets"
         )
+    elif len(rows) > 1 and judged_on != {None}:
+        caption = "errors of versions are on the same rows"
     return words.Table(caption, COLUMNS, rows, current_row, is_text=True)

@@ -221,3 +221,6 @@ def test_versions_show_which_errors_are_on_other_rows_than_those_of_the_version_
         "RMSE 2",
         "RMSE 3",
     ]
+    assert "on different rows" in versions_table(model).caption
+    del listed[2:]
+    assert versions_table(model).caption == "errors of versions are on the same rows"
