@@ -73,13 +73,17 @@ def appended_document(record: Summary) -> Document:
 
 
 def appended_words(record: Facts) -> str:
-    """Return how many rows were added or changed, and left out, in a few words."""
+    """Return in a few words how many rows were added or changed, in which columns they
+    are unlike the rows before, and how many were left out.
+    """
     n_changed = record["n_replaced"] + record["n_deleted"]
     n_rows = record["n_new"] + n_changed
     outcome = "Nothing new"
     if n_rows:
         verb = "Changed" if n_changed else "Added"
         outcome = f"{verb}: {words.plural(n_rows, 'row')}"
+    if unlike := dict.fromkeys(finding["column"] for finding in record["unlike"]):
+        outcome += f", unlike those before in {first_few(list(unlike))}"
     return outcome + words.left_out_words(record["dropped_rows"])
 
 

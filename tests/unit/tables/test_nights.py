@@ -14,7 +14,7 @@ from rff_dist.storage.columns import open_column
 from rff_dist.workbench.jobs import ingest as ingest_job
 from rff_dist.workbench.jobs import steps
 from rff_dist.workbench.jobs.specs import Ingest
-from rff_dist.workbench.results.rows import appended_document
+from rff_dist.workbench.results.rows import appended_document, appended_words
 from rff_dist.workbench.results.terminal import to_rich
 from rff_dist.workbench.tables import corrections
 from tests.refusals import refuses
@@ -87,6 +87,8 @@ def test_what_is_unlike_the_rows_before_is_in_every_result(first, name):
         for one in record["unlike"]
     ]
     assert found == ([] if expected is None else [expected[: 4 if expected[3] else 3]])
+    unlike = ("unlike those before in " + expected[0]) if expected else ""
+    assert appended_words(record).partition(", ")[2] == unlike
     document = appended_document(record)
     assert (expected is not None) == any(
         "unlike" in str(getattr(part, "caption", "")) for part in document.parts
