@@ -355,8 +355,8 @@ def judge(
 def change_words(before: float, now: float) -> str:
     """Say how much higher or lower an error is than the one before.
 
-    >>> change_words(62.0, 59.52), change_words(62.0, 62.02)
-    ('4% lower', 'the same')
+    >>> change_words(62.0, 59.52), change_words(62.0, 62.02), change_words(1.0, 713.2)
+    ('4% lower', 'the same', '713 times as high')
     """
     # no table of errors shows differences within 0.05 %
     if abs(now - before) <= 5e-4 * before:
@@ -365,5 +365,7 @@ def change_words(before: float, now: float) -> str:
     if before == 0:
         return direction
     percent = 100 * abs(now / before - 1)
-    digits = ",.0f" if percent > 10 else ".2g"
+    if percent > 1000:
+        return f"{now / before:,.0f} times as high"
+    digits = ".0f" if percent > 10 else ".2g"
     return f"{percent:{digits}}% {direction}"

@@ -83,7 +83,8 @@ class UpdateResult:
       If anything is new, also `held_out` (in words, and the champion's errors there),
       `statistics`, `solution` and `gate`. If rows are new, also `progressive` (per
       target `rmse`, `mae`, `bias` and `r2` of the champion on them, None for a constant
-      target) and `drift`.
+      target) and `drift`. If an update with test rows is published, also `metrics`:
+      its errors on them.
     """
 
     dataset: blocks.Dataset
@@ -214,6 +215,7 @@ def update_from(
                         engine=engine,
                     )
                     current = current.with_card(metrics=metrics)
+                    record["metrics"] = metrics
                 # `once`, because a publication that seemed to fail may have succeeded.
                 version = do.once(
                     "publish",

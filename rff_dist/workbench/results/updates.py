@@ -37,6 +37,10 @@ def update_document(update: refresh.UpdateResult, run: Summary) -> Document:
     record = {**update.record, **run}
     facts = update_facts(record)
     decision = facts.pop("decision")
+    if metrics := record.get("metrics"):
+        facts |= models.test_facts(metrics, models.target_names(update.champion))
+        before = models.test_facts(update.champion.card.get("metrics"), None)
+        facts["test of the version before"] = before.get("test")
     parts: list[Part] = [facts | words.run_facts(run)]
     details: list[Part] = [solution_facts(record) | words.run_details(run)]
     if record["n_new"]:
@@ -101,8 +105,8 @@ def refusal_facts(record: Facts) -> words.Lines:
         correct = ["rff-dist", "data", "correct", record["data"], "corrected.csv"]
         facts["to correct them"] = shlex.join([*correct, "--by", record["id"]])
         facts["in corrected.csv"] = (
-            f"the corrected rows, with their {record['id']}; the next update judges"
-            " these, the next command the others too"
+            f"all columns of the corrected rows, with {record['id']}; the next update"
+            " judges these, the next command the others too"
         )
         again = update_command(record, ranges[0][0])
         facts["to judge them again"] = facts.pop("to judge them again", again)
@@ -144,7 +148,8 @@ def decision_words(record: Facts) -> str:
     """Return the decision in words, with the version."""
     decision = str(record["decision"])
     if decision == "kept":
-        return "Refused: the model stays as it was"
+        version = record["version"]
+        return f"Refused: {f'version {version}' if version else 'the model'} stays"
     if is_refused(record):
         return "The new rows would be refused"
     words_of_decision = decision.capitalize()
@@ -207,7 +212,8 @@ def errors_table(record: Facts, champion: RidgeModel) -> words.Table:
         )
     rows = list(zip(models.target_names(champion), *columns, strict=True))
     caption = (
-        "errors on the new rows before they were added, and RMSE on"
+        "errors on the new rows before they were added (bias: the mean of observed −"
+        " predicted), and RMSE on"
         f" {record['gate']['held_out']}"
     )
     header = ("target", *_ERRORS.values(), *_MODELS)

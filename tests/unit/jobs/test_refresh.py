@@ -141,12 +141,13 @@ def test_a_version_has_the_digest_of_the_rows_that_it_was_judged_on(registered, 
     assert first == second == test.fingerprint() != third
     held_out = ArrayDataset(*batch(8, 300))
     data.append(4)
-    run(registered, data.now, held_out=held_out)
+    record = run(registered, data.now, held_out=held_out)
     lineage = RegisteredModel(registered).current().lineage
     assert lineage["judged_on"] == held_out.fingerprint()
     predictions = predict_in_memory(held_out, read_model(registered), engine=ENGINE)
     residuals = predictions["predictions"].ravel() - batch(8, 300)[1].ravel()
     assert lineage["errors"]["rmse"] == pytest.approx([np.sqrt(np.mean(residuals**2))])
+    assert record["metrics"]["rmse"] == lineage["errors"]["rmse"]
 
 
 def test_no_drift_is_said_with_the_level_that_several_tests_share(registered, data):
