@@ -33,7 +33,15 @@ from rff_dist.storage.editing import (
 )
 from rff_dist.storage.locations import parse_location
 from rff_dist.text import first_few
-from rff_dist.typing import AnyArray, Arrays, Facts, IntArray, PathLike, Summary
+from rff_dist.typing import (
+    AnyArray,
+    Arrays,
+    BoolArray,
+    Facts,
+    IntArray,
+    PathLike,
+    Summary,
+)
 
 _SHOWN_SOURCES = 20
 
@@ -193,6 +201,8 @@ class IdCheck:
     n_same: int = 0  # rows left out, which a caller reports
     n_replaced: int = 0
     digest: str = ""  # of the rows that replaced others
+    #: per batch, which of its rows are appended
+    is_new: list[BoolArray] = field(default_factory=list)
     _digest_of_first: dict[Any, str] = field(default_factory=dict)
 
     @classmethod
@@ -229,7 +239,9 @@ class IdCheck:
         )
         known = in_stored_order(np.where(is_first, stored_rows, -1))
         self._replace_different(stored_rows[known], select(parts, known), buffer)
-        return select(parts, (stored_rows < 0) & is_first)
+        is_new = (stored_rows < 0) & is_first
+        self.is_new.append(is_new)
+        return select(parts, is_new)
 
     def _is_first(self, row_id: Any, parts: Arrays, row: int) -> bool:
         """Return whether a new row is the first with its id, and may be in the dataset.

@@ -220,6 +220,8 @@ def _append(
         # A query without rows, or with the rows of an earlier run, appends nothing.
         if is_query and (was_ingested or not journal.n_read):
             return None
+        if id_check is not None and id_check.is_new:
+            journal.count_new_rows(np.concatenate(id_check.is_new))
         changed = attributes.attributes_after(roles, journal, remembered)
         return changed | {SEEN_VALUES: monitor.summary()}
 

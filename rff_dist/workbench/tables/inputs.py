@@ -10,12 +10,20 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from rff_dist.data.sources import Provenance, is_forgotten, is_named
+import numpy as np
+
+from rff_dist.data.sources import (
+    MOST_ROWS,
+    ROWS,
+    Provenance,
+    is_forgotten,
+    is_named,
+)
 from rff_dist.errors import DataError
 from rff_dist.recipes.reading import CsvOptions
 from rff_dist.recipes.recipes import Recipe
 from rff_dist.recipes.tables import RawTable
-from rff_dist.typing import Facts, PathLike, frozen
+from rff_dist.typing import BoolArray, Facts, PathLike, Summary, frozen
 from rff_dist.workbench.tables import files
 from rff_dist.workbench.tables.lakes import Lake
 from rff_dist.workbench.tables.queries import Query, run_query
@@ -50,7 +58,7 @@ class Journal:
     """What was read until now; `rows.read_tables` fills it."""
 
     #: an entry for each finished input, for the dataset's attribute `sources`
-    entries: list[Facts] = field(default_factory=list)
+    entries: list[Summary] = field(default_factory=list)
     #: selected rows of finished inputs, and how many of these were dropped
     n_read: int = 0
     n_dropped: int = 0
@@ -58,6 +66,24 @@ class Journal:
     n_seen: int = 0
     #: the recipe with the levels of all rows that were read
     recipe: Recipe | None = None
+
+    def count_new_rows(self, is_new: BoolArray) -> None:
+        """Leave the rows that a dataset has already out of the entries.
+
+        Otherwise these would count more rows than there are, and no row of the dataset
+        could be found in its file.
+        """
+        n_most = MOST_ROWS
+        for entry in self.entries:
+            n_taken = entry["n_samples"]
+            is_new_here, is_new = np.split(is_new, [n_taken])
+            if is_new_here.all():
+                continue
+            entry["n_samples"] = int(is_new_here.sum())
+            rows = entry.get(ROWS, range(n_taken))
+            is_short = rows is not None and entry["n_samples"] <= n_most
+            entry[ROWS] = np.array(rows)[is_new_here].tolist() if is_short else None
+            n_most -= len(entry[ROWS] or ())
 
 
 def find_sources(sources: Sources, *, may_be_none: bool = False) -> Sequence[Source]:
