@@ -34,7 +34,7 @@ from rff_dist.workbench.page.importance import (
     measures_of,
 )
 from rff_dist.workbench.results import document, figures
-from rff_dist.workbench.results.words import value_words
+from rff_dist.workbench.results.words import plural, value_words
 
 # The most that is drawn and shuffled.
 CURVES = 6
@@ -65,12 +65,13 @@ def columns_section(
     predict, losses = measures_of(model, sample)
     about = (
         f"Permutation importance: how much {losses.what} rises on"
-        f" {importance.n_rows:,} {rows_kind} if the column's values are shuffled, ± its"
-        " standard error over rows."
+        f" {importance.n_rows:,} {rows_kind} if the column's values are shuffled (the"
+        f" mean of {plural(importance.n_shuffles, 'shuffle')}), ± its standard error"
+        " over rows."
     )
     page.section("Which columns matter", about)
     draw_importance(page, importance)
-    # three decimals: shuffling once tells no more
+    # three decimals: shuffling tells no more
     measured = zip(importance.names, importance.rises, importance.errors, strict=True)
     cells = [(name, f"{rise:.3f} ± {error:.3f}") for name, rise, error in measured]
     page.table("Columns by importance", ("column", "importance"), cells)

@@ -33,6 +33,9 @@ SHUFFLED_COLUMNS = 40
 # Predictions of shuffled rows: with D = 16,384 and 40 columns they take a second.
 SHUFFLED_ROWS = 20_000
 
+# What remains of the draw's deviation is a third of one shuffle's.
+SHUFFLES = 10
+
 CORRELATED = 0.9
 
 type Predict = Callable[[AnyArray], FloatArray]
@@ -49,6 +52,7 @@ class Importance:
     errors: FloatArray
     #: how many rows were shuffled
     n_rows: int
+    n_shuffles: int
 
     @property
     def names(self) -> list[str]:
@@ -77,12 +81,20 @@ def measure_importance(sample: PageSample, model: models.RidgeModel) -> Importan
     X = sample.X[rows]
     groups = correlated_groups(X, shuffled)
     members = [[i for column in group for i in column.members] for group in groups]
+    most = SHUFFLED_ROWS // (len(X) * len(groups))
+    n_shuffles = min(max(most, 1), SHUFFLES)
     rises, errors = permutation_importance(
-        predict, X, losses, rows, columns=members, seed=page_sample.SEED
+        predict,
+        X,
+        losses,
+        rows,
+        columns=members,
+        n_shuffles=n_shuffles,
+        seed=page_sample.SEED,
     )
     order = np.argsort(-rises, kind="stable")
     ranked = [groups[i] for i in order]
-    return Importance(ranked, rises[order], errors[order], len(X))
+    return Importance(ranked, rises[order], errors[order], len(X), n_shuffles)
 
 
 def correlated_groups(
@@ -142,10 +154,12 @@ def permutation_importance(
     rows: IndexArray,
     *,
     columns: Sequence[Sequence[int]],
+    n_shuffles: int,
     seed: int,
 ) -> tuple[FloatArray, FloatArray]:
     """Return how much the error rises when some columns of X are shuffled together.
 
+    A row's loss afterwards is the mean over `n_shuffles`.
     Each entry of `columns` has the numbers of columns that are shuffled alike, such as
     those of one text; `rows` are the numbers by which the losses know the rows of X.
     Returns the rises and their standard errors, of shape (n_entries,).
@@ -153,12 +167,17 @@ def permutation_importance(
     rng = np.random.Generator(np.random.Philox(seed))
     before = losses.each(predict(X), rows)
     # Drawn before threads start, whose order must not decide which column gets which.
-    orders = [rng.permutation(len(X)) for _ in columns]
+    orders = [
+        np.concatenate([rng.permutation(len(X)) for _ in range(n_shuffles)])
+        for _ in columns
+    ]
+    repeated = np.tile(rows, n_shuffles)
 
     def rise(members: Sequence[int], order: IndexArray) -> tuple[float, float]:
-        shuffled = X.copy()
+        shuffled = np.tile(X, (n_shuffles, 1))
         shuffled[:, members] = X[np.ix_(order, members)]
-        return losses.rise(before, losses.each(predict(shuffled), rows))
+        after = losses.each(predict(shuffled), repeated)
+        return losses.rise(before, after.reshape(n_shuffles, -1).mean(axis=0))
 
     # so few rows are one tile, which one thread predicts
     with machine.tile_pool() as pool:

@@ -68,8 +68,8 @@ def show_learning(
     page.picture(
         figure,
         f"{what} by the number of {' and of '.join(curves)}, as said above.",
-        f"{what[0].upper()}{what[1:]} by cross-validation, of models with fewer rows or"
-        " kernel features, and the same penalty. Smaller is better.",
+        f"{what[0].upper()}{what[1:]} by cross-validation, of models with fewer"
+        f" {' or '.join(curves)}, and the same penalty. Smaller is better.",
         shrinks=True,
     )
 

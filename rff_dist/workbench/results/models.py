@@ -483,11 +483,13 @@ def candidates_table(candidates: Sequence[Facts], most: int | None = None) -> Ta
     rows = [[*cells, _note(row)] for cells, row in by_cells.items()][:most]
     rows[0][-1] = ""  # an arrow marks the chosen one already
     caption = (
-        f"{describe.n_candidates(candidates)} candidates, by cross-validation at this"
-        " alpha (R² of classes: of targets −1 and +1)"
+        f"{describe.n_candidates(candidates)} candidates, by cross-validation, each at"
+        " the alpha of its row (R² of classes: of targets −1 and +1)"
     )
     if len(by_cells) > describe.n_candidates(candidates):
-        caption += "; the winner (←) again, on all rows"
+        caption += (
+            "; the chosen one (←) has two rows: of the final fit, and of the choice"
+        )
     if len(rows) < len(by_cells):
         caption = f"the first {len(rows)} of {caption}"
     return Table(caption, (*describe.CANDIDATE_CELLS, "note"), rows, chosen=0)

@@ -146,11 +146,15 @@ def _read_input(
 
     if n_dropped:
         missing = [f"{n:,} in {name!r}" for name, n in n_missing.most_common()]
+        kind = ""
+        if selection is not None:
+            kind = "test " if selection.is_held_out else "training "
         _log.warning(
-            "%s: %d of %d rows dropped for missing or infinite values: %s; first %s",
+            "%s: %d of %d %srows dropped for missing or infinite values: %s; first %s",
             table.name,
             n_dropped,
             n_read,
+            kind,
             first_few(missing),
             first_few(list(map(table.place, dropped))),
         )
