@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rff_dist.data.sources import (
-    MOST_ROWS,
     ROWS,
     Provenance,
     is_forgotten,
@@ -73,17 +72,11 @@ class Journal:
         Otherwise these would count more rows than there are, and no row of the dataset
         could be found in its file.
         """
-        n_most = MOST_ROWS
         for entry in self.entries:
-            n_taken = entry["n_samples"]
-            is_new_here, is_new = np.split(is_new, [n_taken])
-            if is_new_here.all():
-                continue
-            entry["n_samples"] = int(is_new_here.sum())
-            rows = entry.get(ROWS, range(n_taken))
-            is_short = rows is not None and entry["n_samples"] <= n_most
-            entry[ROWS] = np.array(rows)[is_new_here].tolist() if is_short else None
-            n_most -= len(entry[ROWS] or ())
+            is_new_here, is_new = np.split(is_new, [entry["n_samples"]])
+            if not is_new_here.all():
+                entry["n_samples"] = int(is_new_here.sum())
+                entry[ROWS] = None
 
 
 def find_sources(sources: Sources, *, may_be_none: bool = False) -> Sequence[Source]:

@@ -20,12 +20,14 @@ def test_rows_left_out_are_named_by_their_files_else_by_ids(tmp_path):
     data = open_dataset(url)
     assert source_words(data, 3, 10) == "line 5 to line 12 of one.csv"
     assert source_words(data, 90, 110) == "line 93 of one.csv to line 12 of two.csv"
-    # a file that grew: of its rows, all but the last two are known
+    # a file that grew, of whose rows all but two are known, and the next file
     with (tmp_path / "two.csv").open("a") as file:
         file.write("\n200,1,1\n201,1,1")
     ingest_more(str(tmp_path / "two.csv"), url, **how)
-    words = source_words(open_dataset(url), 199, 201)
-    assert words == "line 102 to line 103 of two.csv"
+    ingest_more(write("three.csv", 202), url, **how)
+    data = open_dataset(url)
+    assert source_words(data, 199, 201) == "2 rows: 200, 201"
+    assert source_words(data, 201, 204) == "line 2 to line 4 of three.csv"
     delete_rows(url, [0], keep_order=True)
     data = open_dataset(url)
     assert source_words(data, 99, 101) == "2 rows: 101, 102"
