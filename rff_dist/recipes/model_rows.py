@@ -248,8 +248,9 @@ def check_encoding(dataset: Dataset, recipe: Recipe) -> None:
     if recipe_of_rows is not None and recipe_of_rows.digest() != recipe.digest():
         raise DataError(
             f"{place} was ingested by another recipe than the data that the model was"
-            " trained on: columns, means or medians differ. Make it again with the"
-            " model's: rff-dist ingest TABLE OUT --recipe MODEL"
+            " trained on: columns, means or medians differ. To predict or evaluate"
+            " these rows, make it again by rff-dist ingest TABLE OUT --recipe MODEL"
+            " --targets NAME; an update needs the data of the fit, with more rows"
         )
     if recipe_of_rows is not None or recipe.is_plain:
         return

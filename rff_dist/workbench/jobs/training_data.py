@@ -73,8 +73,9 @@ def _open(job: specs.Train, url: str, group_by: str | None) -> fits.JobData:
         dataset = datasets.open_dataset(url, **arguments)
         if dataset.n_targets < 1:
             raise DataError(
-                f"{redact(url)} has no targets to train on; write them with the data,"
-                " or name their array with `y`"
+                f"{redact(url)} has no targets to train on; make it again by"
+                " rff-dist ingest TABLE OUT --targets NAME. If the group has an array"
+                " of targets, name it with `y`"
             )
 
     rows = _grouped(job.folds, dataset, group_by)

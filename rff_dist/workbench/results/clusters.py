@@ -37,7 +37,7 @@ def clustering_document(
     facts: Lines = {
         "rows": f"{record['n_samples']:,} of {redact(job.source.data)}, {columns}",
         **clusters_facts(record),
-        "sizes": _sizes(weights),
+        "sizes, largest first": _sizes(weights),
     }
     if record["agreement"] is not None:
         facts |= agreement_facts(record["agreement"])
@@ -159,7 +159,7 @@ def stored_facts(record: records.Record) -> Lines:
         "columns": words.listed(card.get("feature_names")),
         "kernel": words.kernel_of_features(features),
         **clusters_facts({**card, **metadata, "n_filled": int((weights > 0).sum())}),
-        "sizes": _sizes(weights),
+        "sizes, largest first": _sizes(weights),
         "made": card["created"],
         "data fingerprint": card.get("data_fingerprint", "–")[:16],
         "digest": metadata["digest"][:16],

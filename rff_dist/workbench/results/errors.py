@@ -125,7 +125,10 @@ def _targets(
     for target in targets:
         cells = [words.score_cell(name, target[name]) for name in _TITLES]
         rows.append([target["name"], *cells])
-    note = "z-RMSE: in units of the target's standard deviation here"
+    note = (
+        "z-RMSE: in units of the target's standard deviation here; bias: the mean of"
+        " observed minus predicted values"
+    )
     parts: list[Part] = [
         words.Table("", ("target", *_TITLES.values()), rows),
         Paragraph(note, is_note=True),
