@@ -255,7 +255,7 @@ class RegisteredModel:
             while previous:
                 number = previous.pop()
                 version = self._read_version(number)
-                if version is None or number in pointer.removed:
+                if version is None:
                     continue
                 after = pointer.moved(number, tuple(previous), reason)
                 after = replace(
@@ -265,14 +265,15 @@ class RegisteredModel:
                     records.swap_pointer(self.location, after, expected=stored_pointer)
                 return version
         raise NoSuchVersionError(
-            f"nothing to roll back to: no version of {self.location} was current"
-            " before; promote another one"
+            f"nothing to roll back to: no version of {self.location} that was current"
+            " before is left; promote another one"
         )
 
     def prune(self, keep: int) -> list[int]:
         """Remove all but the `keep` newest versions, and return their numbers.
 
-        The current version and the one that a rollback goes back to always stay.
+        The current version and the one that a rollback goes back to always stay, and
+        newer ones that were current: updates read there which rows to leave out.
         Versions that were never current stay for an hour. Also removed, and not in the
         result: versions that a dead prune had marked, and folders of dead publishers a
         day after they began.
@@ -285,15 +286,21 @@ class RegisteredModel:
 
         def mark(now: Pointer) -> Pointer:
             needed = {now.number, *now.previous[-1:]}
+            formerly_current = {*now.previous, *now.rolled_back}
             young_since = datetime.now(UTC) - _YOUNG
             old.clear()  # `_swap` calls this again after each conflict
             for version in self.versions()[:-keep]:
-                was_current = version.number in now.previous
-                # A young version that was never current may be about to be promoted.
-                is_old = datetime.fromisoformat(version.created) < young_since
-                if version.number not in needed and (was_current or is_old):
-                    old.append(version.number)
-            return replace(now, removed=tuple(sorted({*now.removed, *old})))
+                number = version.number
+                if number in formerly_current:
+                    is_old = number < now.number
+                else:
+                    # A young one may be about to be promoted.
+                    is_old = datetime.fromisoformat(version.created) < young_since
+                if is_old and number not in needed:
+                    old.append(number)
+            removed = sorted({*now.removed, *old})
+            previous = tuple(n for n in now.previous if n not in removed)
+            return replace(now, previous=previous, removed=tuple(removed))
 
         # Marked in the pointer first: otherwise another run could promote a version
         # between this choice and its removal. A prune that died may have marked some.

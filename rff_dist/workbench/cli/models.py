@@ -139,13 +139,16 @@ def prune(
     model: str = _MODEL,
     keep: Count = fields.option("How many of the newest versions to keep."),
 ) -> Document:
-    """Remove old versions; the current one and the one before it always stay."""
+    """Remove old versions; the current one, the one before it, and newer ones that were
+    rolled back always stay.
+    """
     registered = _open(model)
     removed = registered.prune(keep)
     title = f"removed {words.plural(len(removed), 'version')} of {model}"
     roles = {}
     if (pointer := registered.pointer()) is not None:
-        roles = dict.fromkeys(pointer.previous[-1:], " (before)")
+        roles = dict.fromkeys(pointer.rolled_back, " (rolled back)")
+        roles |= dict.fromkeys(pointer.previous[-1:], " (before)")
         roles[pointer.number] = " (current)"
     kept = [
         f"{version.number}{roles.get(version.number, '')}"

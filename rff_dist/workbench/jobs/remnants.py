@@ -117,5 +117,6 @@ def _remnants_of_model(url: str, traces: Traces) -> Iterator[Remnant]:
             yield Remnant(
                 f"version {version.number} of {name}",
                 "may hold sums of the rows",
-                f"after the next update: `rff-dist models prune {name} --keep 1`",
+                "after the next version is published:"
+                f" `rff-dist models prune {name} --keep 1`",
             )

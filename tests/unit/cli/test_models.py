@@ -174,6 +174,11 @@ def test_prune_tells_what_it_removed(prices):
     nothing = shown("models", "prune", prices, "--keep", 1)
     assert "removed 0 versions" in nothing
     assert "kept 2 (before), 3 (current)" in nothing
+    assert "before 2 " in shown("models", "show", prices)
+    document("models", "rollback", prices)
+    rolled_back = shown("models", "prune", prices, "--keep", 1)
+    assert "kept 2 (current), 3 (rolled back)" in rolled_back
+    assert "was current before is left" in refusal(65, "models", "rollback", prices)
     assert refusal(2, "models", "prune", prices)
 
 

@@ -306,17 +306,24 @@ def test_what_still_holds_rows_is_named_with_what_removes_it(data):
     assert files_with("d", values) == []
 
 
-def test_a_registered_model_names_the_versions_that_hold_sums(data):
+@pytest.mark.parametrize("rolled_back", [(), (2, 3)])
+def test_a_registered_model_names_the_versions_that_hold_sums(data, rolled_back):
     document("fit", "d", "models/m", "--register", *PLAIN, *SMALL, "--serial")
+    for _ in (2, 3):
+        append_dataset("d", np.ones((2, 3)), np.ones(2))
+        document("update", "models/m", "d", "--force", "--serial")
+    for _ in rolled_back:
+        document("models", "rollback", "models/m")
     found = document("forget", "d", "--rows rows.csv --models models/m --serial")
-    assert RegisteredModel("models/m").current().number == 2
+    model = RegisteredModel("models/m")
+    assert model.current().number == 4
     [until] = [
-        one["until"] for one in found["holders"] if one["what"].startswith("version 1")
+        one["until"] for one in found["holders"] if one["what"].startswith("version ")
     ]
     append_dataset("d", np.ones((1, 3)), np.ones(1))
     document("update", "models/m", "d", "--force", "--serial")
     document(*until.partition("rff-dist ")[2].rstrip("`").split())
-    assert [one.number for one in RegisteredModel("models/m").versions()] == [2, 3]
+    assert [one.number for one in model.versions()] == [4, 5]
 
 
 def test_centres_of_nystrom_features_are_rows_and_are_found(data):

@@ -242,6 +242,19 @@ def test_pruning_keeps_the_newest_the_current_and_the_one_before(url, monkeypatc
         model.prune(0)
 
 
+@every_store
+def test_versions_that_were_rolled_back_are_pruned_once_a_newer_one_is_current(url):
+    model = published(url, 1, 2, 3, 4)
+    for _ in range(3):
+        model.rollback()
+    assert model.prune(1) == []  # updates leave out the rows that these added
+    publish(url, 5)
+    assert model.prune(1) == [2, 3, 4]
+    publish(url, 6)
+    assert model.prune(1) == [1]
+    assert model.pointer().previous == (5,)
+
+
 def test_a_version_that_waits_to_be_promoted_is_not_removed_at_once(url):
     publish(url, 1, promote=False)
     model = published(url, 2, 3)
@@ -254,7 +267,9 @@ def test_a_version_that_is_being_removed_cannot_become_current(url):
     location = parse_location(url)
     pointer, tagged = read_pointer(location)
     swap_pointer(
-        location, dataclasses.replace(pointer, removed=(1, 2)), expected=tagged
+        location,
+        dataclasses.replace(pointer, previous=(), removed=(1, 2)),
+        expected=tagged,
     )
     with refuses(NoSuchVersionError, "version 2"):
         model.promote(2)
