@@ -114,9 +114,9 @@ def _overlap(refusal: Refusal, start: int, stop: int) -> bool:
 
 
 def why_left_out(refusals: Sequence[Refusal], start: int, stop: int) -> str:
-    """Return why rows were refused, in words."""
+    """Return why rows were left out, in words."""
     reasons = [refusal.reason for refusal in refusals if _overlap(refusal, start, stop)]
-    return "; ".join(dict.fromkeys(reasons)) or "refused by an update before"
+    return "; ".join(dict.fromkeys(reasons)) or "left out before"
 
 
 def source_words(dataset: blocks.Dataset, start: int, stop: int) -> str:

@@ -435,8 +435,8 @@ def stored_facts(record: records.Record) -> Lines:
     n_targets = record.arrays["coefficients"].shape[1]
     outputs = words.features_and_targets(n_features, n_targets, card.get("classifier"))
     facts: Lines = {"trained on": f"{card['n_samples']:,} rows, {outputs}"}
-    if refused_rows := card.get("left_out"):
-        facts["left out"] = f"{words.ranges_words(refused_rows)}, which updates refused"
+    if left_out := card.get("left_out"):
+        facts["left out"] = words.ranges_words(left_out)
     if window := card.get("window"):
         facts["window"] = f"{window['of']}: from row {window['start']:,} of the data on"
     return facts | {

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 AFTER_ROLLBACK = (
     "Rows that updates added since stay out of later updates; `update --backfill ROW`"
     " judges them again. The next update applies the data's corrections and deletions"
-    " again; added rows that moved into the places of deleted ones come in with them."
+    " again, and adds rows that had moved into the places of deleted ones before they"
+    " were first added."
 )
 MAX_COLUMNS = 5  # in the table; the record has all
 _MODELS = ("champion", "challenger")

@@ -29,7 +29,7 @@ from rff_dist.ridge.models import read_model, write_model
 from rff_dist.statistics import passes
 from rff_dist.storage.locations import parse_location
 from rff_dist.storage.repositories import tag_snapshot
-from tests.command_line import PLAIN, document, refusal, run
+from tests.command_line import PLAIN, document, refusal, run, shown
 from tests.plain import fit_ridge
 from tests.stopped_jobs import sum_up
 
@@ -386,6 +386,12 @@ def test_rows_that_the_model_lacks_stay_out_when_others_are_forgotten(data, roll
     assert document("models", "show", "models/m")["refused"]
     again = document(*update)
     assert (again["decision"], again["n_samples"]) == ("nothing new", N - 2)
+    if rolls_back:
+        reasons = set(again["left_out_because"])
+        assert reasons == {"version 2 was rolled back", "left out before"}
+    info = shown("info", "models/m")
+    assert "left out rows" in info
+    assert "refused" not in info
     back = document(*update, "--backfill 0 --force")
     assert (back["n_new"], back["n_samples"]) == (299, N + 297)
     left = open_dataset("d")
