@@ -144,14 +144,14 @@ def plan_chosen_solver(fit: PlannedFit, options: RidgeOptions) -> Plan:
     cost = BYTES_COST if is_fixed_point else 1.0
     factorisation_flops = fit.n_components**3 / 3
     ratio = iterating.flops / (summing.flops * cost + factorisation_flops)
-    is_worth_it = ratio < WORTH_ITERATING and not iterating.shortages
-    return replace(
-        iterating if is_worth_it else summing,
-        reason=(
-            f"by plan iterating takes {ratio:.2g} times as long as Z'Z and its"
-            " factorisation"
-        ),
+    reason = (
+        f"by plan iterating takes {ratio:.2g} times as long as Z'Z and its"
+        " factorisation"
     )
+    if iterating.shortages:
+        reason += ", but memory is too small for it"
+    is_worth_it = ratio < WORTH_ITERATING and not iterating.shortages
+    return replace(iterating if is_worth_it else summing, reason=reason)
 
 
 def plan_regression(

@@ -52,8 +52,8 @@ def fraction_bits_for(n_samples: int) -> int:
     These are 39 bits up to 2**23 rows. Beyond that, each doubling of the rows takes one
     bit; a mean over so many rows is precise all the same.
     """
-    # No more than FRACTION_BITS, so that a float64 sum of a tile's rows stays exact. An
-    # int64 has LIMB_BITS and a sign.
+    # No more than FRACTION_BITS, so that a float64 sum of a tile's rows stays exact.
+    # The sum of rows that all have 1 must fit into the LIMB_BITS of an int64.
     return min(
         specs.FRACTION_BITS,
         specs.LIMB_BITS - max(0, math.ceil(math.log2(max(1, n_samples)))),

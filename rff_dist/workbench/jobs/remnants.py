@@ -23,8 +23,8 @@ from rff_dist.workbench.jobs import run_folders
 class Remnant:
     """Something that still holds forgotten rows, or sums of them."""
 
+    where: str
     what: str
-    why: str
     #: what removes it: a command, or something to do or to wait for
     until: str
 
@@ -52,14 +52,14 @@ def find_remnants(traces: Traces, models: Sequence[str]) -> list[Remnant]:
         until = "`rff-dist data expire --days 0` removes it"
         if snapshot.tags:
             until += f" with `--tags`: it is tagged {', '.join(snapshot.tags)}"
-        what = f"version {snapshot.id} of {place}"
-        remnants.append(Remnant(what, "may hold the rows", until))
+        where = f"version {snapshot.id} of {place}"
+        remnants.append(Remnant(where, "may hold the rows", until))
     # in object stores `expire` spares young objects: a writer may be about to commit
     # them
     if place.is_remote:
-        why = "may belong to expired versions, and are younger than a day"
+        what = "may belong to expired versions, and are younger than a day"
         until = "`rff-dist data expire` removes them from tomorrow on"
-        remnants.append(Remnant(f"objects below {place}", why, until))
+        remnants.append(Remnant(f"objects below {place}", what, until))
 
     for url in models:
         remnants += _remnants_of_model(url, traces)
@@ -67,12 +67,12 @@ def find_remnants(traces: Traces, models: Sequence[str]) -> list[Remnant]:
     attributes = datasets.open_dataset(place.url, y=None).attributes
     recipe = recipes.recipe_of(attributes)
     if recipe is not None and any(map(_learns_from_values, recipe.columns)):
-        what = f"the recipe of {place}, and of models by it"
-        why = "medians and ranks of its columns were learned from the rows too"
-        remnants.append(Remnant(what, why, "ingest the remaining rows again"))
-    why = "was ingested, and may hold the rows"
+        where = f"the recipe of {place}, and of models by it"
+        what = "medians and ranks of its columns were learned from the rows too"
+        remnants.append(Remnant(where, what, "ingest the remaining rows again"))
+    what = "was ingested, and may hold the rows"
     until = "nothing here removes it"
-    remnants += [Remnant(str(file.get("name")), why, until) for file in traces.sources]
+    remnants += [Remnant(str(file.get("name")), what, until) for file in traces.sources]
     return remnants
 
 
@@ -92,21 +92,23 @@ def _remnants_of_model(url: str, traces: Traces) -> Iterator[Remnant]:
     if model.card.get("data_version") != traces.version:
         until = "its update was refused: `rff-dist update --force`"
         yield Remnant(name, "sums of the rows", until)
-    why = (
+    what = (
         "its standardisation, length scale and cross-validated errors were learned"
         " from these rows too"
     )
     _, arrays = model.feature_map.record()
     if any(array.endswith("centres") for array in arrays):
-        why += "; these rows, and names of their levels, may be centres of its features"
-    yield Remnant(name, why, "fit again")
+        what += (
+            "; these rows, and names of their levels, may be centres of its features"
+        )
+    yield Remnant(name, what, "fit again")
     leftovers = run_folders.leftover_runs(url)
     ledger = locations.parse_location(url).hidden(LEDGER)
     if locations.exists(ledger):
         leftovers.append(ledger)
     for leftover in leftovers:
-        why = "a stopped job keeps sums here"
-        yield Remnant(redact(leftover.url), why, "the job is repeated, and ends")
+        what = "a stopped job keeps sums here"
+        yield Remnant(redact(leftover.url), what, "the job is repeated, and ends")
 
     registered = versions.RegisteredModel(url)
     pointer = registered.pointer()

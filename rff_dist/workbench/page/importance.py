@@ -133,6 +133,7 @@ def variation_with(
                 X[:, column.members[0]], return_inverse=True, return_counts=True
             )
             sums = np.array([np.bincount(place, of_target) for of_target in centred.T])
+            # means of k levels explain k - 1 by chance, of which a line has one too
             by_chance = max(len(counts) - 2, 0) * np.square(centred).mean(axis=0)
             explained = (np.square(sums) / counts).sum(axis=1) - by_chance
             variations.append(np.sqrt(max(explained.max(), 0.0)))

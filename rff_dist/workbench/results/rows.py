@@ -152,11 +152,9 @@ def forgotten_document(record: Summary, job: specs.Forget) -> Document:
     facts["expired"] = words.plural(len(record["expired"]), "version")
     holders: Part = Paragraph("nothing still holds them")
     if record["holders"]:
-        # keys of the JSON document, see `jobs.remnants.Remnant`
-        keys = ("what", "why", "until")
-        rows = [[holder[key] for key in keys] for holder in record["holders"]]
         caption = "what still holds them, or was learned from them"
-        header = ("where", "what", "until")
+        header = ("where", "what", "until")  # the members of `jobs.remnants.Remnant`
+        rows = [[holder[key] for key in header] for holder in record["holders"]]
         holders = words.Table(caption, header, rows, is_text=True)
     note = (
         "Models that `--models` does not name are not searched for: trained on an"

@@ -92,8 +92,8 @@ def test_no_byte_of_the_rows_is_left_and_the_model_is_as_if_they_had_never_been_
     assert model.statistics.digest() == expected.digest()
     assert model.card["data_version"] == found["version"] == left.version
     # its standardisation, which is said
-    assert [one["what"] for one in found["holders"]] == ["model"]
-    assert "standardisation" in found["holders"][0]["why"]
+    assert [one["where"] for one in found["holders"]] == ["model"]
+    assert "standardisation" in found["holders"][0]["what"]
 
 
 def test_a_model_with_weights_forgets_rows_by_their_weights(data):
@@ -160,7 +160,7 @@ def test_names_of_levels_are_erased_and_their_places_stay():
     }
     # half of the rows are centres of the second, which is said
     assert with_text == {"nystrom"}
-    whys = {one["what"]: one["why"] for one in told["holders"]}
+    whys = {one["where"]: one["what"] for one in told["holders"]}
     assert "names of their levels" in whys["nystrom"]
     assert "centres" not in whys["fourier"]
     # it may come back, at the end
@@ -240,7 +240,7 @@ def test_no_byte_of_data_models_ledgers_and_pages_tells_of_who_was_forgotten():
     told = document(
         "forget", "out/data.zarr", "--rows who.csv --id", *models, "--serial"
     )
-    assert any(one["what"].endswith("files/anna_smith.csv") for one in told["holders"])
+    assert any(one["where"].endswith("files/anna_smith.csv") for one in told["holders"])
     document("models", "prune", "out/models/price", "--keep 1")
     assert list(Path("out/ledger").glob("*.sums"))
     assert found_in("out") == set()
@@ -299,7 +299,7 @@ def test_what_still_holds_rows_is_named_with_what_removes_it(data):
     values = values_of(data, ROWS)
     found = document("forget", "d", "--rows rows.csv --serial")
     [holder] = found["holders"]
-    assert data.version in holder["what"]
+    assert data.version in holder["where"]
     assert "audited" in holder["until"]
     assert files_with("d", values)
     document("data", "expire", "d", "--days 0 --tags")
@@ -318,7 +318,7 @@ def test_a_registered_model_names_the_versions_that_hold_sums(data, rolled_back)
     model = RegisteredModel("models/m")
     assert model.current().number == 4
     [until] = [
-        one["until"] for one in found["holders"] if one["what"].startswith("version ")
+        one["until"] for one in found["holders"] if one["where"].startswith("version ")
     ]
     append_dataset("d", np.ones((1, 3)), np.ones(1))
     document("update", "models/m", "d", "--force", "--serial")
@@ -329,7 +329,7 @@ def test_a_registered_model_names_the_versions_that_hold_sums(data, rolled_back)
 def test_centres_of_nystrom_features_are_rows_and_are_found(data):
     write_model(fit(data, features="nystrom", n_components=900), "model")
     found = document("forget", "d", "--rows rows.csv --models model --serial")
-    assert any("centres" in one["why"] for one in found["holders"])
+    assert any("centres" in one["what"] for one in found["holders"])
 
 
 def test_rows_that_the_model_has_not_seen_are_judged_and_forgotten_ones_are_not(data):
