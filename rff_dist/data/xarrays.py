@@ -99,7 +99,8 @@ def open_xarray(
     )
     n_cells = math.prod(dataset.grid.shape)
     if dataset.n_samples < n_cells and not len(expected):
-        _log.warning(
+        # no warning: most cells of a map may have no measured target
+        _log.info(
             "%d of %d cells are left out: values are missing in %s",
             n_cells - dataset.n_samples,
             n_cells,

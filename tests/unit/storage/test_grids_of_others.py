@@ -129,6 +129,7 @@ def test_marked_cells_are_neither_trained_on_nor_predicted(
         name: (attributes, np.where(SEA, NODATA, of).astype("f4"))
         for name, of in names.items()
     }
+    caplog.set_level("INFO", "rff_dist")
     place = write("grid", marked, **options)
     stored = open_dataset(place, x=["a", "b"], y="y")
     shown = xr.open_zarr(place, consolidated=False)
