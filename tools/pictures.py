@@ -105,6 +105,9 @@ def _page(folder: Path) -> None:
         "wines.html",
         folder=folder,
     )
+    # the picture names no folder of the machine that makes it
+    page = folder / "wines.html"
+    page.write_text(page.read_text().replace(f"{folder}/", ""))
     shot = folder / "page.png"
     size = ["--window-size=900,760", "--hide-scrollbars", f"--screenshot={shot}"]
     words = [
@@ -113,7 +116,7 @@ def _page(folder: Path) -> None:
         "--no-sandbox",
         "--disable-gpu",
         *size,
-        (folder / "wines.html").as_uri(),
+        page.as_uri(),
     ]
     subprocess.run(words, check=True, capture_output=True, timeout=120)
     Image.open(shot).convert("P", palette=Image.Palette.ADAPTIVE).save(
